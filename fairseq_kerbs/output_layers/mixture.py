@@ -131,7 +131,9 @@ class MixtureOutputLayer(OutputLayer):
         )
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, tanh_scale={self.tanh_scale}, biases={self.bias is not None}"
+        return (
+            f"{super().extra_repr()}, tanh_scale={self.tanh_scale}, biases={self.bias is not None}"
+        )
 
     def _log_probs(self, h: Tensor) -> Tensor:
         return mixture.mixture_log_probs(self._mixture(h))

@@ -200,8 +200,10 @@ WRONG_FLAGS: list[tuple[str, Flags, str]] = [
     ("lstm", {"sense_bias": True, "kernel": "rbf"}, "--sense-bias"),
     ("lstm", {"mixture_tanh_scale": 1.0}, "not read by --output-layer kerbs: leave it out"),
     ("gru_lm", {"output_layer": "softmax", "mixture_tanh_scale": 2.0}, "--output-layer softmax"),
-    *(("lstm", {"output_layer": "mos", "mixture_tanh_scale": r}, f"--mixture-tanh-scale is {r}, ")
-      for r in (0.0, -1.0, math.inf, math.nan)),
+    *(
+        ("lstm", {"output_layer": "mos", "mixture_tanh_scale": r}, f"--mixture-tanh-scale is {r}, ")
+        for r in (0.0, -1.0, math.inf, math.nan)
+    ),
     ("lstm", {"output_layer": "mos", "mixture_components": 0}, "--mixture-components"),
     ("lstm", {"output_layer": "mixture", "mixture_kernels": "lin,,log"}, "--mixture-kernels"),
     ("lstm", {"output_layer": "mixture", "mixture_kernels": "lin,rfb"}, "'rfb'"),
