@@ -111,7 +111,7 @@ def test_gradients_are_finite_differences(
 
 def test_a_mixture_of_two_softmaxes_by_hand() -> None:
     """Two words, d = 1, h = 1: contexts 2 tanh((1 + 1)/2) and 2 tanh((0 − 3)/2), π = (¾, ¼)."""
-    layer = MixtureOutputLayer(1, 2, ["lin", "lin"], tanh_scale=2.0, biases=True).double()
+    layer: Any = MixtureOutputLayer(1, 2, ["lin", "lin"], tanh_scale=2.0, biases=True).double()
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([[1.0], [-0.5]]))
         layer.bias.copy_(torch.tensor([0.25, 1.0]))

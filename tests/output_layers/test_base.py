@@ -27,7 +27,7 @@ def make(name: str, words: int = 30) -> OutputLayer:
     if name == "mixture":
         return MixtureOutputLayer(8, words, ["lin", "kerbs"])
     if name == "mos":
-        layer = MixtureOutputLayer(8, words, ["lin"] * 3, biases=True)
+        layer: Any = MixtureOutputLayer(8, words, ["lin"] * 3, biases=True)
         nn.init.normal_(layer.bias)
         return layer
     return KerbsOutputLayer(8, words, 75, kernel=name)
