@@ -124,6 +124,14 @@ class MixtureOutputLayer(OutputLayer):
         """π (Eq. 2), [..., d] -> [..., K]."""
         return self.log_weights(h).exp()
 
+    def sense_logits(self, contexts: Tensor, senses: Tensor) -> Tensor:
+        """Inner products [n, k] of context vectors h̃ [n, d] with the words [k], with the bias b.
+
+        Word embeddings as ``contexts`` give the similarity of words.
+        """
+        logits = super().sense_logits(contexts, senses)
+        return logits if self.bias is None else logits + self.bias[senses].float()
+
     def _mixture(self, h: Tensor) -> mixture.Mixture:
         thetas = [self.thetas.get(str(k), self.theta) for k in range(self.components)]
         return mixture.Mixture(

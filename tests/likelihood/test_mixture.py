@@ -240,6 +240,15 @@ def test_wrong_targets_are_refused() -> None:
             layer.nll(h, target)
 
 
+def test_logits_of_words_have_the_output_bias() -> None:
+    layer, senses, h = make(["lin"], biases=True), torch.tensor([3, 0, 12]), torch.randn(5, 6)
+    expected = h @ layer.weight[senses].float().t() + layer.bias[senses].float()
+    torch.testing.assert_close(layer.sense_logits(h, senses), expected)
+    plain = make(["lin"])
+    expected = h @ plain.weight[senses].float().t()
+    torch.testing.assert_close(plain.sense_logits(h, senses), expected)
+
+
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.inf, math.nan])
 def test_a_tanh_scale_that_is_not_positive_is_refused(scale: float) -> None:
     with pytest.raises(ValueError, match=r"`tanh_scale` is .*, but must be within \(0, inf\)"):
