@@ -61,7 +61,6 @@ class KerbsConfig(FairseqDataclass):
     mixture_tanh_scale: Optional[float] = _flag(
         None,
         "r in the contexts r tanh(. / r) of --output-layer mos and mixture. The papers have 1 [1]",
-        "(0, inf)",
     )
     kernel: ChoiceEnum(list(KERNELS)) = _flag(
         "kerbs", "kernel between context vectors and sense embeddings"
@@ -262,11 +261,10 @@ FLAGS = {
 def check_ranges(args: Any, flags: type[FairseqDataclass]) -> None:
     """Check the flags of a dataclass that have an interval."""
     for item in fields(flags):
-        interval, given = item.metadata.get("within"), getattr(args, item.name)
-        if interval and given is not None:
+        if interval := item.metadata.get("within"):
             low, high = map(float, interval[1:-1].split(","))
             ends = {low: interval[0] == "[", high: interval[-1] == "]"}  # whether each is allowed
-            value = float(given)
+            value = float(getattr(args, item.name))
             if not (low < value < high or ends.get(value)):
                 raise ValueError(f"{flag(item.name)} is {value}, but must be within {interval}.")
 
