@@ -210,6 +210,7 @@ LAYERS: dict[str, Any] = {
     "biased": lambda: KerbsOutputLayer(8, 20, 50, biased=True),
     "softmax": lambda: SoftmaxOutputLayer(8, 20),
     "mixture": lambda: MixtureOutputLayer(8, 20, ["lin", "kerbs", "log"]),
+    "mos": lambda: MixtureOutputLayer(8, 20, ["lin"] * 3, biases=True),
 }
 
 

@@ -24,6 +24,7 @@ MODELS = {
     "softmax": f"{_KERBS} --output-layer softmax",
     "kerbs": _KERBS,
     "kerbs-prior": f"{_KERBS} --composition prior",
+    "mos": f"{_KERBS} --output-layer mos --mixture-components 3",
     "kerbs-lstm": "--arch lstm_kerbs",
     "softmax-lstm": "--arch lstm_kerbs --output-layer softmax",
     "stock-smoothed": f"{_STOCK} --label-smoothing 0.1",

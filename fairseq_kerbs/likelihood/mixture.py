@@ -1,10 +1,11 @@
 """Exact likelihood of words under a mixture of softmaxes, chunk by chunk.
 
-    p(v | h) = Σ_k π_k softmax_v(S_k(w_v, h̃_k))          Gao et al. 2019, Eq. 1
+    p(v | h) = Σ_k π_k softmax_v(S_k(w_v, h̃_k) + b_v)    Gao et al. 2019, Eq. 1, which has no b_v
 
 with shared word embeddings w_v, and a context vector h̃_k, a weight π_k and a kernel S_k for each
-component. With inner products this is the mixture of softmaxes of Yang et al. 2018. Backward
-computes each chunk again, so that only one of tokens × words × components is in memory.
+component. The output bias b_v is optional and shared by the components. With inner products this
+is the mixture of softmaxes of Yang et al. 2018. Backward computes each chunk again, so that only
+one of tokens × words × components is in memory.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ class Mixture(NamedTuple):
     log_weights: Tensor  # log π, normalized, [..., K]
     kernels: Sequence[Kernel]  # of each component, bound to d
     thetas: Sequence[Tensor]  # θ of each component, [V], ignored by kernels without one
+    bias: Tensor | None = None  # output bias b of all components, [V]; None is no bias
 
 
 def mixture_nll(mixture: Mixture, target: Tensor, options: NllOptions) -> tuple[Tensor, Tensor]:
     """Exact negative log-likelihood of target words (Gao et al. 2019, Eq. 1), in nats.
 
     Args:
-        mixture: components with context vectors [N, K, d].
+        mixture: components with context vectors [N, K, d], and an output bias [V] or None.
         target: target words, int64 [N].
         options: options of the likelihood. Nothing is compiled.
 
@@ -54,9 +56,11 @@ def mixture_nll(mixture: Mixture, target: Tensor, options: NllOptions) -> tuple[
     if not is_compiling():
         check_words(target, len(w))
     products = product_dtype(contexts, w)
+    summed = compute_dtype(contexts, w)  # dtype in which gradients of chunks are summed
     mixture = mixture._replace(
         contexts=torch.where(counted[:, None, None], contexts, 0.0),  # ignored ones may be NaN
-        w=w.to(compute_dtype(contexts, w)),  # gradients of chunks are summed in this dtype
+        w=w.to(summed),
+        bias=None if mixture.bias is None else mixture.bias.to(summed),
     )
     run = partial(checkpoint, _chunk_losses, use_reentrant=False, preserve_rng_state=False)
     chunks = _chunks(mixture)
@@ -99,8 +103,9 @@ def _chunk_losses(
 
 def _logits(mixture: Mixture, products: torch.dtype) -> Iterator[Tensor]:
     """Logits of each component, [n, V], with matrix products in the dtype ``products``."""
-    parts = zip(mixture.contexts.unbind(1), mixture.thetas, mixture.kernels)
-    return (kernel_logits(h, mixture.w, theta, kernel, products) for h, theta, kernel in parts)
+    for h, theta, kernel in zip(mixture.contexts.unbind(1), mixture.thetas, mixture.kernels):
+        logits = kernel_logits(h, mixture.w, theta, kernel, products)
+        yield logits if mixture.bias is None else logits + mixture.bias
 
 
 def _log_probs(mixture: Mixture, products: torch.dtype) -> Tensor:

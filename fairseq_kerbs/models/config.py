@@ -26,8 +26,6 @@ from fairseq_kerbs.reallocation.moves import NEW_SENSES
 from fairseq_kerbs.training.sense_updates import SenseSchedule
 from fairseq_kerbs.utils.errors import UserError
 
-MOS_TANH_SCALE = 4.0
-"""Tanh scale r of --output-layer mos, whose contexts are r tanh(C_k h / r). Eq. 3 has 1."""
 BIASED_KERNELS = ("kerbs", "kerbs_released", "lin")
 """Kernels to which a constant coordinate of context vectors adds a bias (the first at θ = 0)."""
 
@@ -59,6 +57,10 @@ class KerbsConfig(FairseqDataclass):
     mixture_components: int = _flag(3, "number of softmaxes in --output-layer mos", "[1, inf)")
     mixture_kernels: str = _flag(
         "lin,lin,lin,log", "kernels of --output-layer mixture, separated by commas"
+    )
+    mixture_tanh_scale: Optional[float] = _flag(
+        None,
+        "r in the contexts r tanh(. / r) of --output-layer mos and mixture. The papers have 1 [1]",
     )
     kernel: ChoiceEnum(list(KERNELS)) = _flag(
         "kerbs", "kernel between context vectors and sense embeddings"
@@ -247,6 +249,7 @@ FLAGS = {
     "biased": "--sense-bias",
     "decay": "--sense-decay",
     "kernels": "--mixture-kernels",
+    "tanh_scale": "--mixture-tanh-scale",
 }
 """The flag of each parameter that an error message of the mathematics may name."""
 
@@ -369,15 +372,21 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_lay
     mixture = kind in ("mos", "mixture")
     if biased and (mixture or any(kernel.name not in BIASED_KERNELS for kernel in kernels)):
         other = f"--output-layer {kind}" if mixture else f"--kernel {args.kernel}"
+        reason = "has a bias already" if kind == "mos" else "gets no bias by a constant coordinate"
         raise ValueError(
-            f"--sense-bias does not go together with {other}, to which a constant coordinate is no "
-            "bias: leave it out."
+            f"--sense-bias does not go together with {other}, which {reason}: leave it out."
+        )
+    tanh_scale = args.mixture_tanh_scale
+    if tanh_scale is not None and not mixture:
+        raise ValueError(
+            "--mixture-tanh-scale is for --output-layer mos and mixture, and not read by "
+            f"--output-layer {kind}: leave it out."
         )
     shape: Any = {"init_scale": float(args.init_scale)}
     if mixture:
-        tanh_scale = MOS_TANH_SCALE if kind == "mos" else 1.0
+        shape |= {"tanh_scale": 1.0 if tanh_scale is None else float(tanh_scale)}
         return output_layers.MixtureOutputLayer(
-            embed_dim, vocab_size, kernels, tanh_scale=tanh_scale, **shape
+            embed_dim, vocab_size, kernels, biases=kind == "mos", **shape
         )
     shape |= {"biased": biased}
     if kind == "softmax":

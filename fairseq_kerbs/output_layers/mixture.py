@@ -1,6 +1,6 @@
 """Mixtures of softmaxes as output layers (Yang et al. 2018; Gao et al. 2019, Eq. 1–3).
 
-layer = MixtureOutputLayer(embed_dim=288, vocab_size=10_000, kernels=["lin"] * 3)      # MoS
+layer = MixtureOutputLayer(288, 10_000, ["lin"] * 3, biases=True)                      # MoS
 layer = MixtureOutputLayer(288, 10_000, ["lin", "lin", "lin", "log"])                  # kernels
 loss = layer.nll(h, target, reduction="mean")
 loss = loss + 0.1 * weight_variance(layer.component_weights(h)).mean()                 # Eq. 14
@@ -8,6 +8,7 @@ loss = loss + 0.1 * weight_variance(layer.component_weights(h)).mean()          
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,12 +29,25 @@ def weight_variance(weights: Tensor) -> Tensor:
 
 
 class MixtureOutputLayer(OutputLayer):
-    """p(v | h) = Σ_k π_k softmax_v(S_k(w_v, h̃_k)),  π = softmax(M h),  h̃_k = r tanh(C_k h / r).
+    """Mixture of K softmaxes, with a kernel S_k in each.
 
-    All K components share the word embeddings W, [V, d]. Words have one sense, so no sense moves.
+        p(v | h) = Σ_k π_k softmax_v(S_k(w_v, h̃_k) + b_v)
+        π = softmax(M h),    h̃_k = r tanh((C_k h + b_k) / r)
 
-    The tanh scale r is 1 in both papers. Early in training contexts grow while the model learns
-    word frequencies. With r = 1 and embeddings of norm 1, every tanh then saturates.
+    All components share the word embeddings W, [V, d], and the output bias b, [V]. Words have one
+    sense, so no sense moves.
+
+    - The mixture of softmaxes (MoS) of Yang et al. (2018) is K inner products, r = 1 and
+      ``biases=True``. The equations of the paper have no biases. Its code has b_k and b, and none
+      in M: https://github.com/zihangdai/mos.
+    - The mixtures of kernels of Gao et al. (2019, Eq. 1-3) have r = 1 and no biases.
+
+    Initial b is 0, as in the code of Yang et al. C_k, b_k and M are initialized as in
+    ``torch.nn.Linear``, as there, uniformly in ±d^−½. Initial word embeddings are ours: that code
+    draws them uniformly in ±0.1.
+
+    Other values of the tanh scale r are ours. Early in training contexts grow while the model
+    learns word frequencies. With r = 1 and embeddings of norm 1, every tanh then saturates.
 
     The mixture is not homogeneous in h. A generator's temperature divides h, which does not divide
     log p.
@@ -43,13 +57,16 @@ class MixtureOutputLayer(OutputLayer):
         vocab_size: number of words V.
         kernels: kernel S_k of every component, or its name.
         init_scale: standard deviation of initial embeddings, in units of d^−½.
-        tanh_scale: r.
+        tanh_scale: r, positive. It is no part of the state dict, as the kernels' options.
+        biases: whether the projections have biases b_k and the output b. This is not ``biased`` of
+            other layers: context vectors have no constant coordinate.
 
     Raises:
-        ValueError: ``kernels`` is empty, or a kernel is unknown.
+        ValueError: ``kernels`` is empty, a kernel is unknown, or ``tanh_scale`` is not positive and
+            finite.
     """
 
-    tanh_scale: Tensor  # r, a scalar buffer
+    bias: nn.Parameter | None  # output bias b, [V]
 
     def __init__(
         self,
@@ -59,18 +76,23 @@ class MixtureOutputLayer(OutputLayer):
         *,
         init_scale: float = 1.0,
         tanh_scale: float = 1.0,
+        biases: bool = False,
     ) -> None:
         if not kernels:
             raise ValueError("A mixture needs at least one component: give its `kernels`.")
+        if not 0.0 < tanh_scale < math.inf:
+            raise ValueError(f"`tanh_scale` is {tanh_scale}, but must be within (0, inf).")
         super().__init__(embed_dim, vocab_size, init_scale=init_scale)
         self.kernels = [build_kernel(kernel).bind(embed_dim) for kernel in kernels]
         self.kernel_name = ",".join(kernel.name for kernel in self.kernels)
         self.components = len(kernels)
         size = self.components * embed_dim
-        where: Any = {"bias": False, "device": self.weight.device}
-        self.projections = skip_init(nn.Linear, embed_dim, size, **where)  # the stacked C_k
-        self.mixing = skip_init(nn.Linear, embed_dim, self.components, **where)  # M
-        self.register_buffer("tanh_scale", torch.tensor(tanh_scale))
+        where: Any = {"device": self.weight.device}
+        # the stacked C_k and b_k
+        self.projections = skip_init(nn.Linear, embed_dim, size, bias=biases, **where)
+        self.mixing = skip_init(nn.Linear, embed_dim, self.components, bias=False, **where)  # M
+        self.bias = nn.Parameter(torch.empty(vocab_size)) if biases else None
+        self.tanh_scale = tanh_scale
         learned = [str(k) for k, kernel in enumerate(self.kernels) if kernel.has_theta]
         self.thetas = nn.ParameterDict({k: torch.empty(vocab_size) for k in learned})  # [V] each
         self.reset_parameters()
@@ -80,12 +102,14 @@ class MixtureOutputLayer(OutputLayer):
         super().reset_parameters()
         self.projections.reset_parameters()
         self.mixing.reset_parameters()
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
         for number, theta in self.thetas.items():
             kernel = self.kernels[int(number)]
             nn.init.normal_(theta, kernel.theta_mean, kernel.theta_std)
 
     def contexts(self, h: Tensor) -> Tensor:
-        """h̃_k = r tanh(C_k h / r) of every component (Eq. 3), [..., d] -> [..., K, d]."""
+        """h̃_k = r tanh((C_k h + b_k) / r) of every component, [..., d] -> [..., K, d]."""
         bounded: Tensor = self.tanh_scale * torch.tanh(self.projections(h) / self.tanh_scale)
         return bounded.unflatten(-1, (self.components, self.embed_dim))
 
@@ -100,10 +124,23 @@ class MixtureOutputLayer(OutputLayer):
         """π (Eq. 2), [..., d] -> [..., K]."""
         return self.log_weights(h).exp()
 
+    def sense_logits(self, contexts: Tensor, senses: Tensor) -> Tensor:
+        """Inner products [n, k] of context vectors h̃ [n, d] with the words [k], with the bias b.
+
+        Word embeddings as ``contexts`` give the similarity of words.
+        """
+        logits = super().sense_logits(contexts, senses)
+        return logits if self.bias is None else logits + self.bias[senses].float()
+
     def _mixture(self, h: Tensor) -> mixture.Mixture:
         thetas = [self.thetas.get(str(k), self.theta) for k in range(self.components)]
         return mixture.Mixture(
-            self.contexts(h), self.weight, self.log_weights(h), self.kernels, thetas
+            self.contexts(h), self.weight, self.log_weights(h), self.kernels, thetas, self.bias
+        )
+
+    def extra_repr(self) -> str:
+        return (
+            f"{super().extra_repr()}, tanh_scale={self.tanh_scale}, biases={self.bias is not None}"
         )
 
     def _log_probs(self, h: Tensor) -> Tensor:

@@ -26,8 +26,10 @@ from fairseq_kerbs.utils.files import check_whole, lock_folder
 
 logger = logging.getLogger(__name__)
 LAST = "checkpoint_last.pt"
-SCORING = ("output_layer", "kernel", "mixture_kernels", "kernel_power", "kernel_alpha",
-           "kernel_offset", "kernel_gamma", "kernel_a", "kernel_b")  # fmt: skip
+SCORING = (
+    *("kernel", "mixture_kernels", "mixture_tanh_scale"),
+    *("kernel_power", "kernel_alpha", "kernel_offset", "kernel_gamma", "kernel_a", "kernel_b"),
+)
 """Settings that change scores without changing the names and shapes of parameters."""
 
 
@@ -119,9 +121,14 @@ def check_resumed(settings: dict[str, Any], task: Any, args: Any) -> int:
     trained = (state.get("cfg") or {}).get("model") or {}
     trained = trained if isinstance(trained, dict) else vars(trained)
     for name in SCORING:
-        if name in trained and trained[name] != (value := getattr(args, name, None)):
-            flag = f"--{name.replace('_', '-')} {trained[name]}"
-            raise UserError(f"{file} was trained with {flag}, not {value}: give {flag}.")
+        value, flag = getattr(args, name, None), f"--{name.replace('_', '-')}"
+        if name not in trained or trained[name] == value:
+            continue
+        if trained[name] is None:
+            raise UserError(f"{file} was trained without {flag}: leave it out.")
+        flag = f"{flag} {trained[name]}"
+        other = "without it" if value is None else value
+        raise UserError(f"{file} was trained with {flag}, not {other}: give {flag}.")
     updates = int((state.get("optimizer_history") or [{}])[-1].get("num_updates", 0))
     if updates and state.get("last_optimizer_state") is None:
         reset = True

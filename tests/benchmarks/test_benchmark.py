@@ -71,12 +71,15 @@ def test_likelihood_as_users_run_it(tmp_path: Path) -> None:
 
 def test_step_and_decode(capsys: pytest.CaptureFixture[str]) -> None:
     stock_and_kerbs = ["--contestants", "stock", "kerbs"]
+    with_a_mixture = ["--contestants", "softmax", "kerbs", "mos"]
     entries = run("step", *TINY_MODEL, "--tokens", "128", *stock_and_kerbs)
     assert "kerbs ÷ stock" in capsys.readouterr().out
     assert all(entry["loss"] > 0 and entry["peak_bytes"] is None for entry in entries.values())
-    for entry in run("decode", *TINY_MODEL, "--batch", "2", *stock_and_kerbs).values():
+    for entry in run("decode", *TINY_MODEL, "--batch", "2", *with_a_mixture).values():
         assert entry["seconds_per_unit"] == pytest.approx(entry["median"] / 2)
-    assert "a sentence" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "a sentence" in said
+    assert "mos ÷ softmax" in said
 
 
 @pytest.mark.slow
@@ -190,6 +193,9 @@ def test_models_differ_in_the_output_layer_alone() -> None:
     assert size["softmax"] == size["stock"]
     extra = 60 * MODEL["dim"] + 2 * 60  # further rows of W, and θ
     assert size["kerbs"] - size["softmax"] == size["kerbs-lstm"] - size["softmax-lstm"] == extra
+    dim = MODEL["dim"]
+    projections = 3 * dim * (dim + 1)  # with their biases
+    assert size["mos"] - size["softmax"] == projections + 3 * dim + 60  # M, and the output bias
     decoder = models["stock"].decoder
     assert decoder.output_projection.weight is decoder.embed_tokens.weight
     assert models["kerbs-lstm"].decoder.embed_tokens.posterior
@@ -216,7 +222,7 @@ def test_a_step_trains(name: str) -> None:
     assert losses[2] != losses[0]
 
 
-@pytest.mark.parametrize("name", ["kerbs-prior", "softmax-lstm"])
+@pytest.mark.parametrize("name", ["kerbs-prior", "mos", "softmax-lstm"])
 def test_decoding_takes_the_steps_asked_for(name: str) -> None:
     workload = translation.decode_workload(name, batch=3, beam=2, steps=6, **HERE, **MODEL)
     workload.run()  # raises where a hypothesis has another length

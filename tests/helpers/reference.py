@@ -230,16 +230,36 @@ def composed_sequence(
     return torch.stack(rows)
 
 
-def naive_mixture_log_probs(
-    contexts: Tensor, w: Tensor, log_weights: Tensor, kernels: Sequence[str], thetas: list[Tensor]
+def naive_mixture_contexts(
+    h: Tensor, maps: Tensor, biases: Tensor | None, tanh_scale: float
 ) -> Tensor:
-    """Gao et al. 2019, Eq. 1: log Σ_k π_k softmax(S_k), [N, K, d] -> [N, V]."""
+    """r tanh((C_k h + b_k) / r) of h [N, d], C [K, d, d] and b [K, d] or None: [N, K, d]."""
+    contexts = []
+    for k, c in enumerate(maps):
+        projected = h @ c.t()
+        if biases is not None:
+            projected = projected + biases[k]
+        contexts.append(tanh_scale * torch.tanh(projected / tanh_scale))
+    return torch.stack(contexts, 1)
+
+
+def naive_mixture_log_probs(
+    contexts: Tensor,
+    w: Tensor,
+    log_weights: Tensor,
+    kernels: Sequence[str],
+    thetas: list[Tensor],
+    bias: Tensor | None = None,
+) -> Tensor:
+    """Gao et al. 2019, Eq. 1: log Σ_k π_k softmax(S_k + b), [N, K, d] and b [V] -> [N, V]."""
     parts = []
     for k, name in enumerate(kernels):
         if name == "log":  # their Eq. 5 with p = 2, from differences of vectors
             logits = -torch.log((contexts[:, k, None, :] - w).square().sum(2) + 1.0)
         else:
             logits = naive_logits(contexts[:, k], w, thetas[k], name)
+        if bias is not None:
+            logits = logits + bias
         parts.append(log_weights[:, k, None] + logits.log_softmax(1))
     return torch.logsumexp(torch.stack(parts), 0)
 

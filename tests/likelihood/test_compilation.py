@@ -210,7 +210,7 @@ def recorded(model: Model) -> Tensor:
 
 COMPILED = [
     ("softmax", "sum", 0.1, "aot_eager"), ("kerbs", "none", 0.1, "aot_eager"),
-    ("kerbs", "mean", 0.0, "inductor"), ("mixture", "mean", 0.0, "aot_eager"),
+    ("kerbs", "mean", 0.0, "inductor"), ("mos", "mean", 0.0, "aot_eager"),
 ]  # fmt: skip
 
 
@@ -221,7 +221,7 @@ def test_a_compiled_model_is_the_model(case: tuple[str, str, float, str]) -> Non
     """All but a mixture, which goes through its tokens in Python, is compiled once for all N."""
     counter = CompileCounterWithBackend(case[3])
     model, twin = make_model(*case[:3]), make_model(*case[:3])
-    once = case[0] != "mixture"
+    once = case[0] != "mos"
     compiled = torch.compile(model, fullgraph=True, backend=counter)
 
     def check(*inputs: Tensor) -> None:
@@ -244,7 +244,7 @@ def test_a_compiled_model_is_the_model(case: tuple[str, str, float, str]) -> Non
     assert not once or (trained, counter.frame_count) == (1, 3)
 
 
-@pytest.mark.parametrize("kind", ["kerbs", "softmax", "mixture"])
+@pytest.mark.parametrize("kind", ["kerbs", "softmax", "mixture", "mos"])
 def test_scoring_is_exported(kind: str) -> None:
     model, tokens = make_model(kind).eval(), torch.export.Dim("tokens", min=2, max=1000)
     with torch.no_grad():

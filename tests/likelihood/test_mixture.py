@@ -6,22 +6,32 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_kerbs.kernels import KERNELS, build_kernel
 from fairseq_kerbs.likelihood import mixture
 from fairseq_kerbs.likelihood.mixture import Mixture, mixture_nll
 from fairseq_kerbs.likelihood.nll import NllOptions
 from fairseq_kerbs.output_layers.mixture import MixtureOutputLayer
-from tests.helpers.reference import Memory, naive_mixture_log_probs, naive_smoothed_losses
+from tests.helpers.reference import (
+    Memory,
+    naive_mixture_contexts,
+    naive_mixture_log_probs,
+    naive_smoothed_losses,
+)
 
 KERNEL_LISTS = [["lin"], ["lin", "log", "lin"], ["kerbs", "lin", "kerbs", "kerbs_released", "log"]]
 
 
-def make(kernels: list[str], dtype: torch.dtype = torch.float64, dim: int = 6) -> Any:
-    """A layer for 13 words whose weights and θ are spread far enough to matter."""
-    layer = MixtureOutputLayer(dim, 13, kernels, tanh_scale=3.0 if len(kernels) == 3 else 1.0)
+def make(
+    kernels: list[str], dtype: torch.dtype = torch.float64, dim: int = 6, biases: bool = False
+) -> Any:
+    """A layer for 13 words whose weights, θ and biases are spread far enough to matter."""
+    tanh_scale = 3.0 if len(kernels) == 3 else 1.0
+    layer = MixtureOutputLayer(dim, 13, kernels, tanh_scale=tanh_scale, biases=biases)
     with torch.no_grad():
+        if layer.bias is not None:
+            layer.bias.normal_()
         for parameter in layer.parameters():
             parameter.mul_(3.0)
     return layer.to(dtype)
@@ -29,22 +39,28 @@ def make(kernels: list[str], dtype: torch.dtype = torch.float64, dim: int = 6) -
 
 def reference(layer: Any, h: Tensor) -> Tensor:
     count, dim = len(layer.kernels), h.shape[1]
-    maps, tanh_scale = layer.projections.weight.view(count, dim, dim), layer.tanh_scale.item()
-    contexts = torch.stack([tanh_scale * torch.tanh(h @ c.t() / tanh_scale) for c in maps], 1)
+    maps, added = layer.projections.weight.view(count, dim, dim), layer.projections.bias
+    added = None if added is None else added.view(count, dim)
+    contexts = naive_mixture_contexts(h, maps, added, layer.tanh_scale)
     log_weights = (h @ layer.mixing.weight.t()).log_softmax(1)
     thetas = [layer.thetas.get(str(k)) for k in range(count)]
     names = [kernel.name for kernel in layer.kernels]
-    return naive_mixture_log_probs(contexts, layer.weight, log_weights, names, thetas)
+    return naive_mixture_log_probs(contexts, layer.weight, log_weights, names, thetas, layer.bias)
 
 
 @pytest.mark.parametrize("kernels", KERNEL_LISTS, ids=",".join)
+@pytest.mark.parametrize("biases", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_scores_loss_and_all_gradients_are_those_of_the_reference(
-    kernels: list[str], dtype: torch.dtype, smoothing: float, monkeypatch: pytest.MonkeyPatch
+    kernels: list[str],
+    biases: bool,
+    dtype: torch.dtype,
+    smoothing: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(mixture, "CHUNK_BYTES", 1)  # chunks of 8
-    layer = make(kernels, dtype)
+    layer = make(kernels, dtype, biases=biases)
     exact = copy.deepcopy(layer).double()
     h, target = torch.randn(37, 6, dtype=dtype, requires_grad=True), torch.randint(13, (37,))
     wide_h = h.detach().double().requires_grad_()
@@ -55,6 +71,10 @@ def test_scores_loss_and_all_gradients_are_those_of_the_reference(
     tolerance = 1e-10 if dtype == torch.float64 else 2e-5
     scores = layer.log_probs(h).double()
     torch.testing.assert_close(scores, log_probs, rtol=tolerance, atol=tolerance)
+    with torch.no_grad():  # as in decoding
+        scores = layer.eval().log_probs(h).double()
+        torch.testing.assert_close(scores, log_probs, rtol=tolerance, atol=tolerance)
+        assert torch.equal(layer.predict(h), log_probs.argmax(1))
     options: dict[str, Any] = {"ignore_index": 1000, "label_smoothing": smoothing}
     names = ["h", *(name for name, _ in layer.named_parameters())]
     rights = expected.sum(), expected.sum() / counted.sum(), expected
@@ -69,6 +89,41 @@ def test_scores_loss_and_all_gradients_are_those_of_the_reference(
             assert ours.dtype == dtype
             limit = tolerance * theirs.abs().max().item()
             torch.testing.assert_close(ours.double(), theirs, rtol=tolerance, atol=limit, msg=name)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_gradients_are_finite_differences(
+    smoothing: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mixture, "CHUNK_BYTES", 1)  # chunks of 8
+    kernels = [build_kernel(name).bind(4) for name in ("lin", "kerbs")]
+    target = torch.randint(7, (9,))
+    options = NllOptions(label_smoothing=smoothing, reduction="none")
+
+    def loss(contexts: Tensor, w: Tensor, weights: Tensor, theta: Tensor, bias: Tensor) -> Tensor:
+        drawn = Mixture(contexts, w, weights.log_softmax(1), kernels, [theta, theta], bias)
+        return mixture_nll(drawn, target, options)[0]
+
+    sizes = (9, 2, 4), (7, 4), (9, 2), (7,), (7,)
+    leaves = [torch.randn(size, dtype=torch.float64, requires_grad=True) for size in sizes]
+    assert torch.autograd.gradcheck(loss, leaves)
+
+
+def test_a_mixture_of_two_softmaxes_by_hand() -> None:
+    """Two words, d = 1, h = 1: contexts 2 tanh((1 + 1)/2) and 2 tanh((0 − 3)/2), π = (¾, ¼)."""
+    layer: Any = MixtureOutputLayer(1, 2, ["lin", "lin"], tanh_scale=2.0, biases=True).double()
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[1.0], [-0.5]]))
+        layer.bias.copy_(torch.tensor([0.25, 1.0]))
+        layer.projections.weight.copy_(torch.tensor([[1.0], [0.0]]))
+        layer.projections.bias.copy_(torch.tensor([1.0, -3.0]))
+        layer.mixing.weight.copy_(torch.tensor([[math.log(3.0)], [0.0]]))
+    # logits differ by 1.5 x - 0.75 with x = 2 tanh 1 and x = -2 tanh 1.5
+    first = 1 / (1 + math.exp(0.75 - 3 * math.tanh(1.0)))
+    second = 1 / (1 + math.exp(0.75 + 3 * math.tanh(1.5)))
+    expected = 0.75 * first + 0.25 * second
+    found = layer.log_probs(torch.ones(1, dtype=torch.float64)).exp()
+    torch.testing.assert_close(found, torch.tensor([expected, 1 - expected], dtype=torch.float64))
 
 
 @pytest.mark.parametrize("name", sorted(KERNELS))
@@ -120,10 +175,11 @@ def test_probabilities_below_the_least_float_keep_their_gradient(smoothing: floa
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_extreme_inputs_stay_finite(dtype: torch.dtype) -> None:
-    layer = make(["lin", "kerbs", "log", "lin"], dtype)
+    layer = make(["lin", "kerbs", "log", "lin"], dtype, biases=True)
     size = 1e2 if dtype == torch.float16 else 1e4  # what torch's own products leave finite
     with torch.no_grad():
         layer.weight[0], layer.weight[1] = 0.0, size
+        layer.bias[2], layer.bias[3] = size, -size
         layer.projections.weight[:3] = size
         layer.mixing.weight[0] = 1e4
     h = torch.randn(12, 6).to(dtype)
@@ -140,8 +196,11 @@ def test_extreme_inputs_stay_finite(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_low_precision_and_autocast_sum_in_float32(smoothing: float) -> None:
-    layer = MixtureOutputLayer(32, 60, ["lin", "lin", "log"])
+@pytest.mark.parametrize("biases", [False, True])
+def test_low_precision_and_autocast_sum_in_float32(smoothing: float, biases: bool) -> None:
+    layer = MixtureOutputLayer(32, 60, ["lin", "lin", "log"], biases=biases)
+    if layer.bias is not None:
+        nn.init.normal_(layer.bias)
     low, h, target = copy.deepcopy(layer).bfloat16(), torch.randn(80, 32), torch.randint(60, (80,))
     options: dict[str, Any] = {"label_smoothing": smoothing}
     expected = layer.nll(h, target, **options)
@@ -167,7 +226,8 @@ def test_nothing_is_tokens_by_words(kernels: list[str], monkeypatch: pytest.Monk
     log_weights, target = torch.randn(tokens, 3).log_softmax(1), torch.randint(words, (tokens,))
     built = [build_kernel(name).bind(dim) for name in kernels]
     with Memory() as memory:
-        drawn = Mixture(contexts, w, log_weights, built, [torch.zeros(words)] * 3)
+        thetas, bias = [torch.zeros(words)] * 3, torch.randn(words, requires_grad=True)
+        drawn = Mixture(contexts, w, log_weights, built, thetas, bias)
         mixture_nll(drawn, target, NllOptions(label_smoothing=0.1))[0].backward()
     assert 2 * chunk * words <= memory.largest <= max(3 * chunk * words, 3 * tokens * dim)
     assert memory.peak <= 4 * tokens * words  # by autograd it would be K such matrices, and more
@@ -180,11 +240,28 @@ def test_wrong_targets_are_refused() -> None:
             layer.nll(h, target)
 
 
+def test_logits_of_words_have_the_output_bias() -> None:
+    layer, senses, h = make(["lin"], biases=True), torch.tensor([3, 0, 12]), torch.randn(5, 6)
+    expected = h @ layer.weight[senses].float().t() + layer.bias[senses].float()
+    torch.testing.assert_close(layer.sense_logits(h, senses), expected)
+    plain = make(["lin"])
+    expected = h @ plain.weight[senses].float().t()
+    torch.testing.assert_close(plain.sense_logits(h, senses), expected)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, math.inf, math.nan])
+def test_a_tanh_scale_that_is_not_positive_is_refused(scale: float) -> None:
+    with pytest.raises(ValueError, match=r"`tanh_scale` is .*, but must be within \(0, inf\)"):
+        MixtureOutputLayer(6, 13, ["lin"], tanh_scale=scale)
+
+
 def test_parameters_begin_as_documented_and_are_all_anchored() -> None:
-    layer = MixtureOutputLayer(64, 500, ["lin", "kerbs", "log"])
-    stds = {"weight": 64**-0.5, "projections.weight": 192**-0.5, "thetas.1": 0.1}
+    layer = MixtureOutputLayer(64, 500, ["lin", "kerbs", "log"], biases=True)
+    stds = {"weight": 64**-0.5, "thetas.1": 0.1, "bias": 0.0}
+    linear = ("projections.weight", "projections.bias", "mixing.weight")  # uniform in ±1/8
     found = {name: value.std().item() for name, value in layer.named_parameters()}
-    assert found == pytest.approx(stds | {"mixing.weight": 192**-0.5}, rel=0.15)
+    assert found == pytest.approx(stds | dict.fromkeys(linear, 192**-0.5), rel=0.15)
+    assert layer.projections.bias.abs().max() <= 1 / 8
     node: Any = layer.anchor(torch.randn(3, 64, requires_grad=True)).grad_fn
     anchored = {getattr(parent, "variable", None) for parent, _ in node.next_functions}
     assert set(layer.parameters()) < anchored

@@ -196,7 +196,14 @@ WRONG_FLAGS: list[tuple[str, Flags, str]] = [
     ("fairseq_lstm", {"decoder_out_embed_dim": 9}, "--decoder-embed-dim"),
     ("fairseq_lstm", {"decoder_layers": 2}, "--encoder-layers"),
     ("fairseq_lstm", {"sense_bias": True, "output_layer": "mos"}, "--sense-bias"),
+    ("lstm", {"sense_bias": True, "output_layer": "mos"}, "mos, which has a bias already"),
     ("lstm", {"sense_bias": True, "kernel": "rbf"}, "--sense-bias"),
+    ("lstm", {"mixture_tanh_scale": 1.0}, "not read by --output-layer kerbs: leave it out"),
+    ("gru_lm", {"output_layer": "softmax", "mixture_tanh_scale": 2.0}, "--output-layer softmax"),
+    *(
+        ("lstm", {"output_layer": "mos", "mixture_tanh_scale": r}, f"--mixture-tanh-scale is {r}, ")
+        for r in (0.0, -1.0, math.inf, math.nan)
+    ),
     ("lstm", {"output_layer": "mos", "mixture_components": 0}, "--mixture-components"),
     ("lstm", {"output_layer": "mixture", "mixture_kernels": "lin,,log"}, "--mixture-kernels"),
     ("lstm", {"output_layer": "mixture", "mixture_kernels": "lin,rfb"}, "'rfb'"),
@@ -236,6 +243,8 @@ def test_a_wrong_flag_ends_with_one_sentence(name: str, flags: Flags, named: str
     ({"output_layer": "softmax"}, {"output_layer": "mos"}, "--output-layer"),
     ({"output_layer": "mos", "mixture_components": 2},
      {"output_layer": "mixture", "mixture_kernels": "lin,kerbs"}, "--mixture-kernels"),
+    ({"output_layer": "mos", "mixture_components": 2},
+     {"output_layer": "mixture", "mixture_kernels": "lin,lin"}, "has bias, mixing.weight"),
 ])  # fmt: skip
 def test_a_checkpoint_of_another_model_is_refused(saved: Flags, flags: Flags, named: str) -> None:
     for name in ("transformer", "gru_lm"):
@@ -263,10 +272,14 @@ def test_hydra_reads_what_the_flags_of_an_architecture_say(arch: str) -> None:
     assert model.get("tokens_per_sample") == (99 if task else None)
 
 
-def test_mos_reaches_farther_than_the_printed_tanh() -> None:
-    for kind, scale in (("mos", 4.0), ("mixture", 1.0)):
-        layer = make_model("lstm", output_layer=kind, mixture_kernels="lin").decoder.output
-        assert layer.state_dict()["tanh_scale"] == scale
+@pytest.mark.parametrize("kind", ["mos", "mixture"])
+def test_mixtures_are_the_published_ones_unless_flags_say_otherwise(kind: str) -> None:
+    for given, scale in ((None, 1.0), (4.0, 4.0), ("0.5", 0.5)):
+        flags: Flags = {"output_layer": kind, "mixture_kernels": "lin", "mixture_tanh_scale": given}
+        layer = make_model("lstm", **flags).decoder.output
+        assert layer.tanh_scale == scale
+        biases = {name for name, _ in layer.named_parameters() if "bias" in name}
+        assert biases == ({"bias", "projections.bias"} if kind == "mos" else set())
 
 
 CELLS: dict[str, Any] = {"gru_lm": torch.gru_cell, "lstm_lm": torch.lstm_cell}

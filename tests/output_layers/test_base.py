@@ -18,7 +18,7 @@ from fairseq_kerbs.reallocation import POLICIES
 from fairseq_kerbs.reallocation.moves import Moves
 from tests.helpers.cli import Capsys, Patch
 
-LAYERS = ["softmax", "mixture", "kerbs", "kerbs_released", "lin"]
+LAYERS = ["softmax", "mixture", "mos", "kerbs", "kerbs_released", "lin"]
 
 
 def make(name: str, words: int = 30) -> OutputLayer:
@@ -26,6 +26,10 @@ def make(name: str, words: int = 30) -> OutputLayer:
         return SoftmaxOutputLayer(8, words)
     if name == "mixture":
         return MixtureOutputLayer(8, words, ["lin", "kerbs"])
+    if name == "mos":
+        layer: Any = MixtureOutputLayer(8, words, ["lin"] * 3, biases=True)
+        nn.init.normal_(layer.bias)
+        return layer
     return KerbsOutputLayer(8, words, 75, kernel=name)
 
 

@@ -127,13 +127,15 @@ def test_parameters_that_are_not_finite_are_refused(tiny_work: Path, copy: Path)
 
 MIXTURE = "--output-layer mixture --mixture-kernels"
 RBF = "--kernel rbf --kernel-gamma"
+MOS = "--output-layer mos --mixture-tanh-scale"
 
 
 @pytest.mark.parametrize(("first", "then", "trained"), [
     ("--reallocation paper", "--kernel kerbs_released", "kernel kerbs"),
     (f"{MIXTURE} lin,rbf", f"{MIXTURE} lin,lin", "mixture-kernels lin,rbf"),
-    ("--output-layer mos --mixture-components 2", f"{MIXTURE} lin,lin", "output-layer mos"),
     (f"{RBF} 0.5", f"{RBF} 0.25", "kernel-gamma 0.5"),
+    (f"{MOS} 4", f"{MOS} 2", "mixture-tanh-scale 4.0"),
+    (f"{MOS} 4", "--output-layer mos", "mixture-tanh-scale 4.0"),
 ])  # fmt: skip
 def test_scores_of_another_kind_are_refused(
     first: str, then: str, trained: str, tiny_work: Path, tmp_path: Path
@@ -142,6 +144,14 @@ def test_scores_of_another_kind_are_refused(
     fairseq_train(tiny_work / "bin", "--save-dir", tmp_path, *first.split())
     sentence = refusal(tiny_work, tmp_path / "checkpoint_last.pt", *then.split())
     assert f"was trained with --{trained}, " in sentence
+
+
+def test_a_value_where_the_training_had_the_default_is_refused(
+    tiny_work: Path, tmp_path: Path
+) -> None:
+    fairseq_train(tiny_work / "bin", "--save-dir", tmp_path, "--output-layer", "mos")
+    sentence = refusal(tiny_work, tmp_path / "checkpoint_last.pt", *MOS.split(), 4)
+    assert "was trained without --mixture-tanh-scale: leave it out" in sentence
 
 
 def test_a_start_without_the_optimizer_is_said(tiny_work: Path, copy: Path, caplog: Log) -> None:
