@@ -36,6 +36,7 @@ from fairseq_kerbs.models.config import (
     SeparableKerbsConfig,
     refuse_flags,
 )
+from fairseq_kerbs.utils.errors import UserError
 
 
 def right_padded(tokens: Tensor, padding_idx: int) -> tuple[Tensor, Tensor | None]:
@@ -372,6 +373,20 @@ class RecurrentEncoderDecoder(RecurrentModel):
         """The encoder, and the decoder on a fresh output layer."""
         encoder = RecurrentEncoder(cls.cell, args, task.source_dictionary)
         return cls(encoder, cls.build_decoder(DECODERS[args.attention], args, task))
+
+    def upgrade_state_dict(self, state_dict: dict[str, Tensor]) -> None:
+        """Also refuse, with a UserError, a checkpoint of another ``--attention``."""
+        prefix = "decoder.attention."
+        given, expected = (
+            {key for key in state if key.startswith(prefix)}
+            for state in (state_dict, self.state_dict())
+        )
+        if given != expected:
+            raise UserError(
+                "the checkpoint was trained with another --attention than this model: give the "
+                f"one that it was trained with, {' or '.join(DECODERS)}."
+            )
+        super().upgrade_state_dict(state_dict)
 
 
 class LstmKerbsModel(RecurrentEncoderDecoder, FairseqEncoderDecoderModel):
