@@ -28,6 +28,7 @@ from fairseq_kerbs.utils.files import write_json
 from fairseq_kerbs.utils.machine import describe_machine, describe_versions
 
 _LSTM = ("kerbs-lstm", "softmax-lstm")
+_LUONG = ("kerbs-lstm-luong", "softmax-lstm-luong")
 BENCHMARKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "likelihood": (
         "loss and gradients of the output layer, next to the bare matrix products, naive autograd "
@@ -36,11 +37,11 @@ BENCHMARKS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "step": (
         "a whole training step of the Transformer, next to fairseq's, and of the LSTM",
-        ("kerbs", "softmax", "stock", "kerbs-smoothed", "stock-smoothed", *_LSTM),
+        ("kerbs", "softmax", "stock", "kerbs-smoothed", "stock-smoothed", *_LSTM, *_LUONG),
     ),
     "decode": (
         "beam search with the Transformer, next to fairseq's, and with the LSTM",
-        ("kerbs", "kerbs-prior", "mos", "softmax", "stock", *_LSTM),
+        ("kerbs", "kerbs-prior", "mos", "softmax", "stock", *_LSTM, *_LUONG),
     ),
 }
 """What a benchmark measures, and its contestants."""
@@ -50,6 +51,8 @@ RATIOS = [
     *product(["kerbs"], ("naive", "lean", "softmax", "stock")),
     *product(["kerbs-prior", "mos"], ("softmax", "stock")),
     _LSTM,
+    _LUONG,
+    *zip(_LSTM, _LUONG),  # attention of Bahdanau et al. over that of Luong et al.
     *(("lean", "stock"), ("softmax", "stock"), ("kerbs-smoothed", "stock-smoothed")),
 ]
 """Like for like are those over "lean" and "softmax", our own code with one sense a word; "stock" is
@@ -63,8 +66,10 @@ _SIZES: dict[str, tuple[str, Any, Any, tuple[str, ...]]] = {
     "senses-per-word": ("senses M as a multiple of V", 3.0, 3.0, _ALL),
     "ffn": ("inner width of the feed-forward layers", 507, 48, _MODEL),
     "layers": ("layers of encoder and decoder", 5, 2, _MODEL),
+    "hidden": ("hidden size of the LSTM, which has one layer", 512, 48, _MODEL),
     "heads": ("attention heads", 2, 2, _MODEL),
     "tokens": ("target tokens in a batch", 4096, 512, ("likelihood", "step")),
+    "length": ("mean number of tokens of a sentence", 23, 23, _MODEL),
     "batch": ("sentences in a batch", 16, 4, ("decode",)),
     "beam": ("size of the beam", 5, 5, ("decode",)),
     "steps": ("decoding steps: all hypotheses are this long", 25, 5, ("decode",)),

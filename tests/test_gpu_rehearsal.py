@@ -95,7 +95,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     *(("transformer", {"input_embedding": "separate"}), ("gru_lm", {"composition": "prior"})),
     ("transformer", {"output_layer": "mos", "kernel": "lin"}),
     *(("lstm", CLUSTERS), ("gru", SPLIT), ("transformer_lm", SPLIT)),
-    *((name, {}) for name in ("lstm_lm", "bilstm_lm")),
+    *((name, {}) for name in ("lstm_luong", "lstm_lm", "bilstm_lm")),
     ("gru", {"output_layer": "softmax", "kernel": "lin"}),
     ("fairseq_lstm", {"kernel": "kerbs_released"}),
 ]
@@ -129,7 +129,7 @@ def test_trainings_are_those_on_the_cpu_and_wait_seldom(name: str, flags: dict[s
     for key, value in expected.items():
         if not key.endswith("._float_tensor"):  # fairseq leaves it uninitialized
             torch.testing.assert_close(found[key], value)
-    always = EVERY_UPDATE if name in ("lstm", "gru") else set()
+    always = EVERY_UPDATE if name in ("lstm", "gru", "lstm_luong") else set()
     for update in (1, 3, 5):
         sampling = SAMPLING if flags == CLUSTERS and update == 3 else set()
         assert asked[update] == always | sampling, update

@@ -27,6 +27,8 @@ MODELS = {
     "mos": f"{_KERBS} --output-layer mos --mixture-components 3",
     "kerbs-lstm": "--arch lstm_kerbs",
     "softmax-lstm": "--arch lstm_kerbs --output-layer softmax",
+    "kerbs-lstm-luong": "--arch lstm_kerbs --attention luong",
+    "softmax-lstm-luong": "--arch lstm_kerbs --attention luong --output-layer softmax",
     "stock-smoothed": f"{_STOCK} --label-smoothing 0.1",
     "kerbs-smoothed": f"{_KERBS} --label-smoothing 0.1",
 }
@@ -36,14 +38,14 @@ _SIDE = (
     "--{0}-embed-dim {dim} --{0}-ffn-embed-dim {ffn} --{0}-layers {layers} "
     "--{0}-attention-heads {heads}"
 )
-MEAN_LENGTH, LENGTH_STD = 23.0, 3.0  # tokens of a sentence: fairseq batches similar lengths
+LENGTH_STD = 3.0  # of the tokens of a sentence: fairseq batches similar lengths
 
 
 def set_up(name: str, sizes: dict[str, Any], device: str, seed: int, *flags: str) -> Any:
     """What fairseq-train would make of a model's flags: configuration, task, model.
 
-    ``sizes`` has dim, vocab, ffn, layers and heads of both sides, and senses_per_word (M ÷ V). An
-    LSTM has one layer and the hidden size that its architecture sets.
+    ``sizes`` has dim, vocab, ffn, layers and heads of both sides, hidden, which is the hidden size
+    of the LSTM with its one layer, and senses_per_word (M ÷ V).
     """
     arguments = [
         "in-memory",  # the folder of the data, which nothing opens
@@ -52,8 +54,8 @@ def set_up(name: str, sizes: dict[str, Any], device: str, seed: int, *flags: str
         *flags,
         *MODELS[name].split(),
     ]
-    if name.endswith("lstm"):
-        arguments += ["--embed-dim", str(sizes["dim"])]
+    if "lstm" in name:
+        arguments += ["--embed-dim", str(sizes["dim"]), "--hidden-size", str(sizes["hidden"])]
     else:
         arguments += [flag for side in ("encoder", "decoder")
                       for flag in _SIDE.format(side, **sizes).split()]  # fmt: skip
@@ -70,10 +72,11 @@ def set_up(name: str, sizes: dict[str, Any], device: str, seed: int, *flags: str
     return cfg, task, task.build_model(cfg.model)
 
 
-def make_batch(task: Any, seed: int, sentences: int) -> dict[str, Any]:
-    """A batch of random sentences as fairseq's own dataset collates it; sources as targets long."""
+def make_batch(task: Any, seed: int, sentences: int, length: int) -> dict[str, Any]:
+    """A batch of random sentences as fairseq's own dataset collates it; sources as targets long.
+    ``length`` is the mean number of tokens of a sentence."""
     generator = torch.Generator().manual_seed(seed)
-    drawn = MEAN_LENGTH + LENGTH_STD * torch.randn(sentences, generator=generator)
+    drawn = length + LENGTH_STD * torch.randn(sentences, generator=generator)
     lengths = drawn.round().int().clamp(min=2).tolist()  # the final </s> included
     sides: list[Any] = []
     for dictionary in (task.source_dictionary, task.target_dictionary):
@@ -85,7 +88,7 @@ def make_batch(task: Any, seed: int, sentences: int) -> dict[str, Any]:
 
 
 def step_workload(
-    name: str, *, tokens: int, dtype: str, device: str, seed: int, **sizes: Any
+    name: str, *, tokens: int, length: int, dtype: str, device: str, seed: int, **sizes: Any
 ) -> Workload:
     """A trainer and a batch of about ``tokens`` target tokens, padding not counted.
 
@@ -101,7 +104,7 @@ def step_workload(
     )
     trainer = Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
     trainer.cuda_env = None  # else every step resets the peak that we measure
-    batch = make_batch(task, seed, max(1, round(tokens / MEAN_LENGTH)))
+    batch = make_batch(task, seed, max(1, round(tokens / length)), length)
     return Workload(
         run=lambda: float(trainer.train_step([batch])["loss"]),
         reset=trainer.zero_grad,
@@ -111,8 +114,8 @@ def step_workload(
 
 
 def decode_workload(
-    name: str, *, batch: int, beam: int, steps: int, dtype: str, device: str, seed: int,
-    **sizes: Any,
+    name: str, *, batch: int, length: int, beam: int, steps: int, dtype: str, device: str,
+    seed: int, **sizes: Any,
 ) -> Workload:  # fmt: skip
     """An untrained model and fairseq's SequenceGenerator; one call translates a batch.
 
@@ -123,7 +126,7 @@ def decode_workload(
     model.prepare_for_inference_(cfg)
     forced = Namespace(beam=beam, max_len_a=0, max_len_b=steps - 1, min_len=steps - 1)
     generator = task.build_generator([model], forced)
-    sample = make_batch(task, seed, batch)
+    sample = make_batch(task, seed, batch, length)
     if device == "cuda":
         sample = utils.move_to_cuda(sample)
 

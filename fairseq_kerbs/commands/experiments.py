@@ -83,6 +83,7 @@ class _TrainHelp(argparse.Action):
         )
         for kind in (
             *(config.KerbsConfig, config.SeparableKerbsConfig, config.RecurrentKerbsConfig),
+            config.RecurrentAttentionConfig,
             KerbsCrossEntropyCriterionConfig,
         ):
             title = (inspect.getdoc(kind) or "").rstrip(".").replace("`", "")

@@ -32,7 +32,10 @@ SIZES: dict[str, dict[str, Any]] = {
     "on a card": {"dim": 512, "vocab": 32_000, "senses_per_word": 1.5, "tokens": 1024},
 }
 MODEL = {"dim": 32, "vocab": 1000, "senses_per_word": 2.0, "ffn": 64, "layers": 2, "heads": 2}
-TIMED = {"step": {"tokens": 500}, "decode": {"batch": 8, "beam": 5, "steps": 20}}
+TIMED = {
+    "step": {"tokens": 500, "length": 23},
+    "decode": {"batch": 8, "length": 23, "beam": 5, "steps": 20},
+}
 
 HALF, UPDATES, CARD_LIMIT = 10, 20, 0.05  # updates; ‖difference‖ ÷ ‖all‖
 TRAINING: dict[str, Any] = {  # what is otherwise than in configs/toy.yaml

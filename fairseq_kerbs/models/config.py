@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 
 from fairseq_kerbs import output_layers
 from fairseq_kerbs.kernels import KERNELS, Kernel, build_kernel
+from fairseq_kerbs.models.attention import ATTENTIONS
 from fairseq_kerbs.reallocation import POLICIES, ReallocationSettings
 from fairseq_kerbs.reallocation.clusters import PLACED_KERNELS
 from fairseq_kerbs.reallocation.moves import NEW_SENSES
@@ -169,6 +170,18 @@ class RecurrentKerbsConfig(KerbsConfig):
 
 
 @dataclass
+class RecurrentAttentionConfig(RecurrentKerbsConfig):
+    """Flags of lstm_kerbs and gru_kerbs alone."""
+
+    attention: ChoiceEnum(list(ATTENTIONS)) = _flag(
+        "bahdanau",
+        "attention to the source: scored by a layer of tanh units before the recurrent step "
+        "(bahdanau, Bahdanau et al. 2015), or by a bilinear form after it, with input feeding "
+        "(luong, Luong et al. 2015)",
+    )
+
+
+@dataclass
 class RecurrentLanguageModelConfig(RecurrentKerbsConfig):
     """Flags of gru_lm_kerbs, lstm_lm_kerbs and bilstm_lm_kerbs."""
 
@@ -241,7 +254,7 @@ def refuse_flags(args: Any, arch: str, *names: str) -> None:
 KERNEL_OPTIONS = ("power", "alpha", "offset", "gamma", "a", "b")
 """Options of kernels that are flags, ``--kernel-power`` and so on."""
 FLAGS = {
-    **{item.name: flag(item.name) for item in fields(RecurrentKerbsConfig)},
+    **{item.name: flag(item.name) for item in fields(RecurrentAttentionConfig)},
     **{item.name: flag(item.name) for item in fields(SeparableKerbsConfig)},
     **{option: flag(f"kernel_{option}") for option in KERNEL_OPTIONS},
     "label_smoothing": flag("label_smoothing"),

@@ -1,8 +1,8 @@
 """Attention sequence-to-sequence models with a KerBS (or plain softmax) output layer (Section 5.1).
 
-Bidirectional recurrent encoder, recurrent decoder with attention and input feeding. The decoder
-steps through time in training as in decoding, so the Bayesian composition of Eq. 6–7 is exact: the
-input at step t is composed with the posterior of step t − 1.
+Bidirectional recurrent encoder, recurrent decoder with the attention of Bahdanau et al. (2015) or
+of Luong et al. (2015). The decoder steps through time in training as in decoding, so the Bayesian
+composition of Eq. 6–7 is exact: the input at step t is composed with the posterior of step t − 1.
 
 fairseq's own LSTM models (``lstm``, ``lstm_lm``) stand below, for converted ones: fairseq builds
 them, so their flags, sizes and parameters are fairseq's, and they are stepped through here.
@@ -28,8 +28,15 @@ from fairseq.modules import FairseqDropout
 from fairseq.utils import apply_to_sample
 from torch import Tensor, nn
 
+from fairseq_kerbs.models.attention import Attention, BahdanauAttention, LuongAttention, Maxout
 from fairseq_kerbs.models.base import KerbsModel, ScoredByOutputLayer, build_input_embedding
-from fairseq_kerbs.models.config import RecurrentKerbsConfig, SeparableKerbsConfig, refuse_flags
+from fairseq_kerbs.models.config import (
+    RecurrentAttentionConfig,
+    RecurrentKerbsConfig,
+    SeparableKerbsConfig,
+    refuse_flags,
+)
+from fairseq_kerbs.utils.errors import UserError
 
 
 def right_padded(tokens: Tensor, padding_idx: int) -> tuple[Tensor, Tensor | None]:
@@ -53,12 +60,17 @@ def at_places(values: Tensor, places: Tensor | None) -> Tensor:
     return values.gather(1, index.expand_as(values))
 
 
+LayerStates = tuple[tuple[Tensor, ...], ...]
+"""Of each layer h, for an LSTM also c, each [batch, hidden]."""
+
+
 class Memory(NamedTuple):
     """State of a recurrent decoder between two steps; every tensor has the batch first."""
 
-    states: tuple[tuple[Tensor, ...], ...]  # of each layer h, for LSTM also c, each [batch, hidden]
-    fed: Tensor | None  # output that is fed in at the next step, [batch, hidden], with an encoder
+    states: LayerStates
+    fed: Tensor | None  # output that is fed in at the next step, [batch, hidden], if any
     context: Tensor | None  # h_{t−1} of the output layer, [batch, d]; None before step 1
+    keys: Tensor | None = None  # projected encoder outputs, [batch, src_len, hidden], if any
 
 
 class SteppingDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder, ABC):
@@ -153,6 +165,10 @@ class EncoderOut(NamedTuple):
     states: tuple[Tensor, ...]  # of every layer at first, [layers, batch, hidden]; for LSTM a pair
     padding: Tensor  # [src_len, batch], True at padding
 
+    def layer_states(self) -> LayerStates:
+        """States of every layer at first, [batch, hidden] each, as a decoder has them."""
+        return tuple(zip(*(state.unbind(0) for state in self.states)))
+
 
 class RecurrentEncoder(FairseqEncoder):
     """Bidirectional LSTM or GRU; each direction has half of the hidden units."""
@@ -194,84 +210,192 @@ class RecurrentEncoder(FairseqEncoder):
 
 
 class RecurrentKerbsDecoder(SteppingDecoder):
-    """Recurrent decoder, by flags of :class:`.config.RecurrentKerbsConfig`; its projected output is
-    the context vector. Weights are those of torch's LSTM or GRU."""
+    """Recurrent decoder without an encoder, by flags of :class:`.config.RecurrentKerbsConfig`. Its
+    projected state is the context vector. Weights are those of torch's LSTM or GRU."""
 
-    attends: ClassVar[bool] = True  # to an encoder, and its output is fed in
+    attention_class: ClassVar[type[Attention] | None] = None
 
     def __init__(self, cell: str, args: Any, dictionary: Any, embed_tokens: Any) -> None:
         super().__init__(dictionary)
         self.output, self.embed_tokens = embed_tokens.layer, embed_tokens
-        hidden = args.hidden_size
-        inputs = args.embed_dim + hidden * self.attends
+        hidden, inputs = args.hidden_size, args.embed_dim
+        if self.attention_class is not None:
+            inputs += hidden  # what is read of the source, beside the word
         self.rnn = build_rnn(cell, inputs, hidden, args, batch_first=True)
-        self.attention = lstm.AttentionLayer(hidden, hidden, hidden) if self.attends else None
-        self.to_context = nn.Linear(hidden, args.embed_dim)
+        self.attention = None if self.attention_class is None else self.attention_class(hidden)
+        self.to_context = self.build_projection(hidden, args.embed_dim)
         self.dropout = FairseqDropout(args.dropout, type(self).__name__)
+
+    def build_projection(self, hidden: int, embed_dim: int) -> nn.Module:
+        """The layer whose output is the context vector, without the 1 of ``--sense-bias``."""
+        return nn.Linear(hidden, embed_dim)
 
     def first_memory(self, batch: int, encoder_out: EncoderOut | None) -> Memory:
         zero = self.output.weight.new_zeros(batch, self.rnn.hidden_size)
-        if encoder_out is not None:
-            states = tuple(zip(*(state.unbind(0) for state in encoder_out.states)))
-            return Memory(states, zero, None)
         state = (zero, zero) if self.rnn.mode == "LSTM" else (zero,)
         return Memory((state,) * self.rnn.num_layers, None, None)
+
+    def recur(self, inputs: Tensor, states: LayerStates) -> LayerStates:
+        """States of every layer after one step (Eq. 2), from ``inputs`` of the first layer."""
+        cell: Any = torch.lstm_cell if self.rnn.mode == "LSTM" else torch.gru_cell
+        below = inputs
+        new_states: list[tuple[Tensor, ...]] = []
+        for state, weights in zip(states, self.rnn.all_weights):
+            if new_states:
+                below = self.dropout(new_states[-1][0])
+            after = cell(below, state if len(state) > 1 else state[0], *weights)
+            new_states.append(after if isinstance(after, tuple) else (after,))
+        return tuple(new_states)
 
     def step(
         self, words: Tensor, memory: Memory, encoder_out: EncoderOut | None
     ) -> tuple[Memory, Tensor | None]:
-        below = self.dropout(words)
-        if memory.fed is not None:
-            below = torch.cat([below, memory.fed], dim=1)
-        cell: Any = torch.lstm_cell if self.rnn.mode == "LSTM" else torch.gru_cell
-        states: list[tuple[Tensor, ...]] = []
-        for state, weights in zip(memory.states, self.rnn.all_weights):  # Eq. 2
-            if states:
-                below = self.dropout(states[-1][0])
-            after = cell(below, state if len(state) > 1 else state[0], *weights)
-            states.append(after if isinstance(after, tuple) else (after,))
-        out, attention = states[-1][0], None
-        if self.attention is not None and encoder_out is not None:
-            out, scores = self.attention(out, encoder_out.outputs, encoder_out.padding)
-            attention = scores.t()
+        states = self.recur(self.dropout(words), memory.states)
+        features = self.to_context(self.dropout(states[-1][0]))
+        return Memory(states, None, self.contexts(features)), None
+
+
+class LuongDecoder(RecurrentKerbsDecoder):
+    """Decoder of Luong et al. (2015): attention after the recurrent step, with input feeding.
+
+    The state s_t after the step is scored against encoder outputs. s̃_t = tanh(W [c_t; s_t]) is
+    projected to the context vector of the output layer, and fed into step t + 1 beside the word.
+    """
+
+    attention_class = LuongAttention
+    attention: LuongAttention
+
+    def first_memory(self, batch: int, encoder_out: EncoderOut | None) -> Memory:
+        assert encoder_out is not None
+        zero = self.output.weight.new_zeros(batch, self.rnn.hidden_size)
+        return Memory(encoder_out.layer_states(), zero, None)
+
+    def step(
+        self, words: Tensor, memory: Memory, encoder_out: EncoderOut | None
+    ) -> tuple[Memory, Tensor | None]:
+        assert encoder_out is not None
+        assert memory.fed is not None
+        inputs = torch.cat([self.dropout(words), memory.fed], dim=1)
+        states = self.recur(inputs, memory.states)
+        out, weights = self.attention(states[-1][0], None, encoder_out.outputs, encoder_out.padding)
         out = self.dropout(out)  # [batch, hidden]
-        fed = out if self.attends else None
-        return Memory(tuple(states), fed, self.contexts(self.to_context(out))), attention
+        return Memory(states, out, self.contexts(self.to_context(out))), weights
+
+
+class BahdanauDecoder(RecurrentKerbsDecoder):
+    """Decoder of Bahdanau et al. (2015): attention before the recurrent step.
+
+    From the paper, with s the state (h of an LSTM) of the last layer, e_t the embedding of the
+    previous word, and c_t the mean of encoder outputs, weighted by :class:`BahdanauAttention`:
+
+    .. math::
+
+        c_t = \\text{attention}(s_{t-1}), \\quad s_t = f(s_{t-1}, [e_t; c_t]), \\quad
+        h_t = \\text{maxout}(U s_t + V e_t + C c_t + b)
+
+    where maxout is the maximum of pairs of units. h_t, of the size of word embeddings, is the
+    context vector of the output layer.
+
+    The paper prints s_{t−1} in the maxout layer (Appendix A.2.2) and s_t in its Eq. 4; we take s_t.
+    It has one layer of its GRU, with s_0 = tanh(W h_1). Ours are several layers, the LSTM, and
+    initial states, which are the final ones of the encoder. Dropout is ours, too.
+    """
+
+    attention_class = BahdanauAttention
+    attention: BahdanauAttention
+
+    def build_projection(self, hidden: int, embed_dim: int) -> nn.Module:
+        return Maxout(2 * hidden + embed_dim, embed_dim)
+
+    def first_memory(self, batch: int, encoder_out: EncoderOut | None) -> Memory:
+        assert encoder_out is not None
+        keys = self.attention.keys(encoder_out.outputs)
+        return Memory(encoder_out.layer_states(), None, None, keys)
+
+    def step(
+        self, words: Tensor, memory: Memory, encoder_out: EncoderOut | None
+    ) -> tuple[Memory, Tensor | None]:
+        assert encoder_out is not None
+        words = self.dropout(words)
+        attended, weights = self.attention(
+            memory.states[-1][0], memory.keys, encoder_out.outputs, encoder_out.padding
+        )
+        states = self.recur(torch.cat([words, attended], dim=1), memory.states)
+        parts = [self.dropout(states[-1][0]), attended, words]
+        features = self.to_context(torch.cat(parts, dim=1))
+        return Memory(states, None, self.contexts(features), memory.keys), weights
+
+
+DECODERS: dict[str, type[RecurrentKerbsDecoder]] = {
+    "bahdanau": BahdanauDecoder,
+    "luong": LuongDecoder,
+}
+"""Decoder of each ``--attention``."""
 
 
 class RecurrentModel(KerbsModel):
-    """Mixin of models with ``--hidden-size``, ``--embed-dim`` and ``--layers``, with an encoder
-    unless they are language models."""
+    """Mixin of models with ``--hidden-size``, ``--embed-dim`` and ``--layers``."""
 
     flags = RecurrentKerbsConfig
     cell: ClassVar[str] = "lstm"  # or "gru"
-    decoder_class: ClassVar[type[nn.Module]] = RecurrentKerbsDecoder
+    decoder_class: ClassVar[type[nn.Module]]
+
+    @classmethod
+    def build(cls, args: Any, task: Any) -> Any:
+        """The decoder, on a fresh output layer."""
+        return cls(cls.build_decoder(cls.decoder_class, args, task))
+
+    @classmethod
+    def build_decoder(cls, decoder_class: type[nn.Module], args: Any, task: Any) -> nn.Module:
+        """A decoder with its input embedding and output layer."""
+        dictionary = task.target_dictionary
+        embed = build_input_embedding(args, dictionary, args.embed_dim, args.embed_dim)
+        return decoder_class(cls.cell, args, dictionary, embed)
+
+
+class RecurrentEncoderDecoder(RecurrentModel):
+    """Mixin of models with a recurrent encoder and the attention of ``--attention``."""
+
+    flags = RecurrentAttentionConfig
 
     @classmethod
     def check(cls, args: Any) -> None:
-        if cls.target is None and args.hidden_size % 2:
+        if args.hidden_size % 2:
             raise ValueError(
                 f"--hidden-size is {args.hidden_size}, but the two directions of the encoder "
                 "share it: use an even number."
             )
+        if args.attention not in DECODERS:
+            raise ValueError(f"--attention is {args.attention}: give {' or '.join(DECODERS)}.")
 
     @classmethod
     def build(cls, args: Any, task: Any) -> Any:
-        """The encoder if there is one, and the decoder on a fresh output layer."""
-        parts: list[Any] = []
-        if cls.target is None:
-            parts.append(RecurrentEncoder(cls.cell, args, task.source_dictionary))
-        embed = build_input_embedding(args, task.target_dictionary, args.embed_dim, args.embed_dim)
-        return cls(*parts, cls.decoder_class(cls.cell, args, task.target_dictionary, embed))
+        """The encoder, and the decoder on a fresh output layer."""
+        encoder = RecurrentEncoder(cls.cell, args, task.source_dictionary)
+        return cls(encoder, cls.build_decoder(DECODERS[args.attention], args, task))
+
+    def upgrade_state_dict(self, state_dict: dict[str, Tensor]) -> None:
+        """Also refuse, with a UserError, a checkpoint of another ``--attention``."""
+        prefix = "decoder.attention."
+        given, expected = (
+            {key for key in state if key.startswith(prefix)}
+            for state in (state_dict, self.state_dict())
+        )
+        if given != expected:
+            raise UserError(
+                "the checkpoint was trained with another --attention than this model: give the "
+                f"one that it was trained with, {' or '.join(DECODERS)}."
+            )
+        super().upgrade_state_dict(state_dict)
 
 
-class LstmKerbsModel(RecurrentModel, FairseqEncoderDecoderModel):
+class LstmKerbsModel(RecurrentEncoderDecoder, FairseqEncoderDecoderModel):
     """LSTM with attention, sequence to sequence (Section 5.1)."""
 
     arch, cell = "lstm_kerbs", "lstm"
 
 
-class GruKerbsModel(RecurrentModel, FairseqEncoderDecoderModel):
+class GruKerbsModel(RecurrentEncoderDecoder, FairseqEncoderDecoderModel):
     """GRU (Eq. 2) with attention, sequence to sequence."""
 
     arch, cell = "gru_kerbs", "gru"

@@ -30,8 +30,6 @@ from fairseq_kerbs.utils.errors import UserError
 class RecurrentLanguageModelDecoder(recurrent.RecurrentKerbsDecoder):
     """LSTM or GRU over words."""
 
-    attends = False
-
     def run(
         self, tokens: Tensor, encoder_out: None, state: dict[str, Any] | None
     ) -> tuple[Tensor, Tensor | None]:

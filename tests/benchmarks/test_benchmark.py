@@ -16,6 +16,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_l
 
 from fairseq_kerbs.benchmarks import likelihood, translation
 from fairseq_kerbs.benchmarks.comparison import Workload, alternate, compare, peak_memory, tables
+from fairseq_kerbs.models.attention import BahdanauAttention, LuongAttention
 from scripts import benchmark
 from tests.helpers.commands import ROOT, run_program
 
@@ -182,7 +183,7 @@ def test_a_call_leaves_gradients_and_reset_drops_them(name: str, dtype: str) -> 
 
 
 MODEL: dict[str, Any] = {"dim": 16, "vocab": 60, "senses_per_word": 2.0}
-MODEL |= {"ffn": 24, "layers": 1, "heads": 2}
+MODEL |= {"ffn": 24, "layers": 1, "heads": 2, "hidden": 12}
 HERE: dict[str, Any] = {"dtype": "float32", "device": "cpu", "seed": 1}
 
 
@@ -199,22 +200,31 @@ def test_models_differ_in_the_output_layer_alone() -> None:
     decoder = models["stock"].decoder
     assert decoder.output_projection.weight is decoder.embed_tokens.weight
     assert models["kerbs-lstm"].decoder.embed_tokens.posterior
+    for name, attention in (
+        ("kerbs-lstm", BahdanauAttention),
+        ("kerbs-lstm-luong", LuongAttention),
+    ):
+        assert isinstance(models[name].decoder.attention, attention)
+        assert models[name].decoder.rnn.hidden_size == 12
 
 
 def test_batches_have_sentences_of_words() -> None:
     _, task, _ = translation.set_up("stock", MODEL, "cpu", 1)
-    batch = translation.make_batch(task, 1, 43)
+    batch = translation.make_batch(task, 1, 43, length=23)
     target = batch["target"]
     assert batch["ntokens"] == int(target.ne(1).sum())
     assert 20 < batch["ntokens"] / 43 < 26
+    assert 7 < translation.make_batch(task, 1, 43, length=10)["ntokens"] / 43 < 13
     assert int(target[target.ne(1) & target.ne(2)].min()) >= 4  # words, no other specials
     assert int(target.eq(2).sum()) == len(target) == 43
     assert int(target.max()) < MODEL["vocab"]
 
 
-@pytest.mark.parametrize("name", ["kerbs-smoothed", "stock-smoothed", "kerbs-lstm"])
+@pytest.mark.parametrize(
+    "name", ["kerbs-smoothed", "stock-smoothed", "kerbs-lstm", "kerbs-lstm-luong"]
+)
 def test_a_step_trains(name: str) -> None:
-    workload = translation.step_workload(name, tokens=100, **HERE, **MODEL)
+    workload = translation.step_workload(name, tokens=100, length=20, **HERE, **MODEL)
     losses = [float(workload.run() or 0.0) for _ in range(3)]
     assert workload.amount == pytest.approx(100, abs=20)
     # bits by token of an untrained model, then lower: the update was made
@@ -224,6 +234,7 @@ def test_a_step_trains(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["kerbs-prior", "mos", "softmax-lstm"])
 def test_decoding_takes_the_steps_asked_for(name: str) -> None:
-    workload = translation.decode_workload(name, batch=3, beam=2, steps=6, **HERE, **MODEL)
+    sizes: dict[str, Any] = {"batch": 3, "length": 9, "beam": 2, "steps": 6}
+    workload = translation.decode_workload(name, **sizes, **HERE, **MODEL)
     workload.run()  # raises where a hypothesis has another length
     assert (workload.amount, workload.unit) == (3, "sentence")

@@ -13,6 +13,7 @@ from fairseq_kerbs import models
 
 MODELS: dict[str, Any] = {"transformer": models.TransformerKerbsModel}
 MODELS |= {"lstm": models.LstmKerbsModel, "gru": models.GruKerbsModel}
+MODELS |= {"lstm_luong": models.LstmKerbsModel, "gru_luong": models.GruKerbsModel}
 LANGUAGE_MODELS: dict[str, Any] = {"transformer_lm": models.TransformerLanguageModel}
 LANGUAGE_MODELS |= {"lstm_lm": models.LstmLanguageModel, "gru_lm": models.GruLanguageModel}
 LANGUAGE_MODELS |= {"bilstm_lm": models.BilstmLanguageModel}
@@ -36,6 +37,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "transformer_lm": _transformer("decoder") | {"tokens_per_sample": 30},
     **dict.fromkeys(("lstm", "lstm_lm", "bilstm_lm"), RECURRENT | {"layers": 2}),
     **dict.fromkeys(("gru", "gru_lm"), RECURRENT | {"layers": 1}),
+    "lstm_luong": RECURRENT | {"layers": 2, "attention": "luong"},
+    "gru_luong": RECURRENT | {"layers": 1, "attention": "luong"},
     **dict.fromkeys(("fairseq_lstm", "fairseq_lstm_lm"), FAIRSEQ_LSTM),
 }
 

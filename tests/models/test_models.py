@@ -37,6 +37,8 @@ SETTINGS: list[tuple[str, Flags]] = [
     *(("lstm", {}), ("transformer", {"output_layer": "mos"})),
     ("lstm", {"output_layer": "mixture", "mixture_kernels": "lin, log"}),
     *(("gru", flags) for flags in ({}, {"kernel": "lin"})),
+    *(("lstm_luong", flags) for flags in ({}, {"sense_bias": True}, {"output_layer": "softmax"})),
+    *(("gru_luong", flags) for flags in ({}, {"composition": "prior"})),
     ("fairseq_lstm", {**DEEP, "decoder_out_embed_dim": 14, "decoder_embed_dim": 14}),  # no fc
     ("fairseq_lstm", {"decoder_attention": "0"}),
     ("fairseq_lstm", {"composition": "prior", "encoder_bidirectional": True}),
@@ -133,7 +135,7 @@ def test_padding_changes_nothing(name: str, side: str) -> None:
     torch.testing.assert_close(padded_scores, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["transformer", "lstm", "gru", "gru_lm"])
+@pytest.mark.parametrize("name", ["transformer", "lstm", "gru", "lstm_luong", "gru_lm"])
 def test_dropout_is_retained_where_it_is_asked_for(name: str) -> None:
     model, batch = make_model(name, dropout=0.5), batch_of(name)
     model.make_generation_fast_(retain_dropout=True)
@@ -177,7 +179,7 @@ WRONG_ALONE: list[tuple[str, Flags]] = [
     ("fairseq_lstm", {"adaptive_softmax_cutoff": "5,9", "decoder_freeze_embed": True}),
     ("lstm", {"max_senses": 0, "kernel": "rfb", "sense_decay": -0.1, "log_prob_threshold": 0.5}),
     ("lstm", {"reallocation_interval": 0, "hidden_size": 13, "embed_dim": 0, "layers": 0}),
-    ("lstm", {"cluster_gap": 0.0}),
+    ("lstm", {"cluster_gap": 0.0, "attention": "bahdanu"}),
     ("gru_lm", {"hidden_size": -1}),
     ("bilstm_lm", {"dropout": 1.5}),
 ]
@@ -391,7 +393,7 @@ SEARCHES: list[dict[str, Any]] = [
     {"search_strategy": DiverseBeamSearch(DICTIONARY, num_groups=2, diversity_strength=0.5)},
 ]
 BEAMS = [*itertools.product(["transformer"], [-1, 0], SEARCHES)]
-BEAMS += [(names, -1, {}) for names in ("lstm", "gru", "transformer lstm")]
+BEAMS += [(names, -1, {}) for names in ("lstm", "gru", "lstm_luong", "transformer lstm")]
 
 
 @pytest.mark.parametrize(("names", "passes", "settings"), BEAMS)

@@ -82,10 +82,13 @@ def test_150_updates_from_an_extreme_start(precision: str) -> None:
 
 @pytest.mark.parametrize("kind", [FP16Optimizer, MemoryEfficientFP16Optimizer])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_models_in_low_precision_under_fairseqs_optimizers(kind: Any, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("name", ["lstm", "lstm_luong"])
+def test_models_in_low_precision_under_fairseqs_optimizers(
+    kind: Any, dtype: torch.dtype, name: str
+) -> None:
     """--fp16, --memory-efficient-fp16, --bf16 and both, as far as a CPU can run them."""
     task = make_task()
-    model = extreme_model("lstm", task, scale=30.0, new_sense="split").to(dtype)
+    model = extreme_model(name, task, scale=30.0, new_sense="split").to(dtype)
     (layer,) = kerbs_layers(model)
     command = [*ADAM.split(), "--bf16" if dtype == torch.bfloat16 else "--fp16"]
     args = options.parse_args_and_arch(options.get_training_parser(), command)
@@ -114,8 +117,8 @@ def test_models_in_low_precision_under_fairseqs_optimizers(kind: Any, dtype: tor
     assert update >= 30
     assert moved.sum() > 10
     assert_finite(model.state_dict(), optimizer.optimizer.state)
-    for name, value in layer.inventory.named_buffers():
-        assert value.dtype in (torch.float32, torch.int64), name
+    for buffer, value in layer.inventory.named_buffers():
+        assert value.dtype in (torch.float32, torch.int64), buffer
 
 
 def check_moved_rows(optimizer: Any, layer: Any, moved: Tensor, weight: Tensor) -> None:
