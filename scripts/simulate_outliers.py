@@ -39,7 +39,6 @@ import torch.nn.functional as F
 from pandas import DataFrame
 from torch import Tensor
 
-from fairseq_kerbs.analysis.words import records
 from fairseq_kerbs.commands import arg
 from fairseq_kerbs.kernels import KerbsKernel, apply_kernel
 from fairseq_kerbs.utils.files import write_json
@@ -293,8 +292,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"Section 4.1.2: sigma and theta with outliers\n\n{summary(rows)}\n\n{LEGEND}", end="")
     if args.output is not None:
         settings = {"seeds": args.seeds, "contexts": args.contexts, "dims": args.dims}
-        table = records(DataFrame(rows))
-        write_json(args.output, {"settings": settings, "torch": torch.__version__, "rows": table})
+        write_json(args.output, {"settings": settings, "torch": torch.__version__, "rows": rows})
 
 
 if __name__ == "__main__":
