@@ -26,9 +26,7 @@ def main(files: list[Path]) -> None:
         text = gzip.decompress(file.read_bytes()).decode()
         table = re.split(r"^word +n .*\n-.*\n", text, flags=re.M)[-1].partition("\n\n")[0]
         rows = [row.split() for row in table.splitlines()]
-        values = np.array(
-            [row[1:] for row in rows if row[0].lower() not in ENGLISH_STOP_WORDS], float
-        )
+        values = np.array([row[1:] for row in rows if row[0].lower() not in ENGLISH_STOP_WORDS], float)
         cells = []
         for column in values[:, -3:].T:
             low, high = bootstrap(

@@ -131,7 +131,7 @@ def lemma41() -> Values:
 
 
 def outliers() -> Values:
-    """σ and θ by dimension, mean and deviation over seeds, for a narrow and a wide word.
+    """σ and θ by dimension, means over seeds, for a narrow and a wide word.
 
     A name is place, share of outliers and width. The last θ is that of the limit d → ∞, and the
     last σ its closed form.
@@ -141,18 +141,16 @@ def outliers() -> Values:
     for row in rows:
         if row["width"] in (NARROW, WIDE):
             name = f"{row['place']} {row['alpha']:g} {row['width']:g}"
-            shown.setdefault(name, {"dim": [], "sigma": [], "expected": [], "theta": []})
+            shown.setdefault(name, {"dim": [], "sigma": [], "theta": []})
     for name, curve in shown.items():
         place, share, width = name.split()
         case = (place, float(share), float(width))
         own = [row for row in rows if (row["place"], row["alpha"], row["width"]) == case]
-        curve["deviation"] = []
         for dim in dict.fromkeys(row["dim"] for row in own):
             runs = [row for row in own if row["dim"] == dim]
             curve["dim"].append(dim)
-            for value in ("sigma", "expected", "theta"):
+            for value in ("sigma", "theta"):
                 curve[value].append(round(mean(run[value] for run in runs), 4))
-            curve["deviation"].append(round(stdev(run["theta"] for run in runs), 4))
     return shown
 
 
@@ -213,7 +211,7 @@ def draw_outliers(plt: Any, values: Values) -> Any:
                 curve = values[f"{known} {share:g} {width:g}"]
                 # the limit is drawn one step to the right of the largest dimension
                 dims = [*curve["dim"][:-1], 4 * curve["dim"][-2]]
-                axes.errorbar(dims, curve["theta"], curve["deviation"], capsize=3, **look)
+                axes.plot(dims, curve["theta"], **look)
                 if place == "center":
                     left.plot(dims[:-1], curve["sigma"][:-1], label=label, **look)
         if share:
@@ -221,7 +219,7 @@ def draw_outliers(plt: Any, values: Values) -> Any:
     left.set(ylabel="σ of the Gaussian; dotted: √(α/12)", yscale="log")
     left.set(title="outliers about the word's center")
     for axes, title in zip(others, PLACES.values()):
-        axes.set(ylabel="θ of the kernel, mean ± deviation", title=title, ylim=(-8.5, 1.8))
+        axes.set(ylabel="θ of the kernel", title=title, ylim=(-8.5, 1.8))
     for axes, ticks in ((left, dims[:-1]), *((axes, dims) for axes in others)):
         axes.set_xscale("log")
         axes.set_xticks(ticks, ["∞" if dim > dims[-2] else str(dim) for dim in ticks])
@@ -252,7 +250,10 @@ def main(arguments: list[str]) -> None:
     drawings = (draw_training, draw_price, draw_lemma41, draw_outliers)
     for name, draw in zip(values, drawings):
         figure = draw(plt, values[name])
-        figure.savefig(folder / f"{name}.svg", facecolor="white", metadata={"Date": None})
+        # letters as paths would make more than half of this figure's size
+        letters = "none" if name == "outliers" else "path"
+        with mpl.rc_context({"svg.fonttype": letters}):
+            figure.savefig(folder / f"{name}.svg", facecolor="white", metadata={"Date": None})
     text = json.dumps(values, indent=1, ensure_ascii=False)
     (folder / "values.json").write_text(text + "\n", encoding="utf-8")
 
