@@ -2,8 +2,8 @@
 
     python results/figures/figures.py [FOLDER]
 
-writes training.svg, price.svg and lemma41.svg, and values.json with every value that they show,
-into FOLDER (results/figures).
+writes training.svg, price.svg, lemma41.svg and outliers.svg, and values.json with every value that
+they show, into FOLDER (results/figures).
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ POLICIES = {
     "paper": "Algorithm 1",
     "clusters": "clusters",
 }
+NARROW, WIDE = 0.6, 1.2  # widths of words in the figure of outliers
+PLACES = {"center": "outliers about the word's center", "origin": "outliers about the origin"}
 # Okabe and Ito's colours, which colour-blind readers can tell apart; markers differ as well
 LOOKS = {
     "color": ["#000000", "#0072B2", "#56B4E9", "#E69F00", "#D55E00"],
@@ -128,6 +130,30 @@ def lemma41() -> Values:
     return shown
 
 
+def outliers() -> Values:
+    """σ and θ by dimension, means over seeds, for a narrow and a wide word.
+
+    A name is place, share of outliers and width. The last θ is that of the limit d → ∞, and the
+    last σ its closed form.
+    """
+    rows = json.loads(read("lemmas/outliers.json"))["rows"]
+    shown: Values = {}
+    for row in rows:
+        if row["width"] in (NARROW, WIDE):
+            name = f"{row['place']} {row['alpha']:g} {row['width']:g}"
+            shown.setdefault(name, {"dim": [], "sigma": [], "theta": []})
+    for name, curve in shown.items():
+        place, share, width = name.split()
+        case = (place, float(share), float(width))
+        own = [row for row in rows if (row["place"], row["alpha"], row["width"]) == case]
+        for dim in dict.fromkeys(row["dim"] for row in own):
+            runs = [row for row in own if row["dim"] == dim]
+            curve["dim"].append(dim)
+            for value in ("sigma", "theta"):
+                curve[value].append(round(mean(run[value] for run in runs), 4))
+    return shown
+
+
 def draw_training(plt: Any, values: Values) -> Any:
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 5))
     for label, shown in values.items():
@@ -172,6 +198,37 @@ def draw_lemma41(plt: Any, values: Values) -> Any:
     return figure
 
 
+def draw_outliers(plt: Any, values: Values) -> Any:
+    """Colours are shares of outliers. Narrow words have full lines, wide words dashed ones."""
+    figure, (left, *others) = plt.subplots(1, 3, figsize=(14, 5.4))
+    shares = sorted({float(name.split()[1]) for name in values})
+    for share, color, marker in zip(shares, LOOKS["color"], LOOKS["marker"]):
+        for width, line in ((NARROW, "-"), (WIDE, "--")):
+            look = {"color": color, "linestyle": line, "marker": marker}
+            label = f"α = {share:g}, width {width:g}"
+            for axes, place in zip(others, PLACES):
+                known = "none" if share == 0 else place
+                curve = values[f"{known} {share:g} {width:g}"]
+                # the limit is drawn one step to the right of the largest dimension
+                dims = [*curve["dim"][:-1], 4 * curve["dim"][-2]]
+                axes.plot(dims, curve["theta"], **look)
+                if place == "center":
+                    left.plot(dims[:-1], curve["sigma"][:-1], label=label, **look)
+        if share:
+            left.axhline((share / 12) ** 0.5, color=color, linestyle=":")
+    left.set(ylabel="σ of the Gaussian; dotted: √(α/12)", yscale="log")
+    left.set(title="outliers about the word's center")
+    for axes, title in zip(others, PLACES.values()):
+        axes.set(ylabel="θ of the kernel", title=title, ylim=(-8.5, 1.8))
+    for axes, ticks in ((left, dims[:-1]), *((axes, dims) for axes in others)):
+        axes.set_xscale("log")
+        axes.set_xticks(ticks, ["∞" if dim > dims[-2] else str(dim) for dim in ticks])
+        axes.minorticks_off()
+        axes.set_xlabel("dimension d of contexts")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncol=4)
+    return figure
+
+
 def main(arguments: list[str]) -> None:
     import matplotlib as mpl
 
@@ -184,10 +241,19 @@ def main(arguments: list[str]) -> None:
     plt.rcParams.update({**look, "axes.prop_cycle": plt.cycler(**LOOKS)})
     folder = Path(arguments[0]) if arguments else RESULTS / "figures"
     folder.mkdir(parents=True, exist_ok=True)
-    values = {"training": training(), "price": price(), "lemma41": lemma41()}
-    for name, draw in zip(values, (draw_training, draw_price, draw_lemma41)):
+    values = {
+        "training": training(),
+        "price": price(),
+        "lemma41": lemma41(),
+        "outliers": outliers(),
+    }
+    drawings = (draw_training, draw_price, draw_lemma41, draw_outliers)
+    for name, draw in zip(values, drawings):
         figure = draw(plt, values[name])
-        figure.savefig(folder / f"{name}.svg", facecolor="white", metadata={"Date": None})
+        # letters as paths would make more than half of this figure's size
+        letters = "none" if name == "outliers" else "path"
+        with mpl.rc_context({"svg.fonttype": letters}):
+            figure.savefig(folder / f"{name}.svg", facecolor="white", metadata={"Date": None})
     text = json.dumps(values, indent=1, ensure_ascii=False)
     (folder / "values.json").write_text(text + "\n", encoding="utf-8")
 
