@@ -23,6 +23,7 @@ from fairseq_kerbs.kernels import KERNELS, Kernel, build_kernel
 from fairseq_kerbs.reallocation import POLICIES, ReallocationSettings
 from fairseq_kerbs.reallocation.clusters import PLACED_KERNELS
 from fairseq_kerbs.reallocation.moves import NEW_SENSES
+from fairseq_kerbs.senses import ALLOCATIONS
 from fairseq_kerbs.training.sense_updates import SenseSchedule
 from fairseq_kerbs.utils.errors import UserError
 
@@ -42,6 +43,9 @@ def _flag(default: Any, help: str, within: str = "") -> Any:
     """A field that is a flag; ``within`` is the interval of its values, as in "(0, 1]"."""
     return field(default=default, metadata={"help": help, "within": within})
 
+
+INTERVAL, RELEASED_INTERVAL = 200, 100
+"""Default of --reallocation-interval, and with the policy "released"."""
 
 CLUSTERS_AT = 0.2
 """Default of --reallocation-at with the policy "clusters", as a fraction of --max-update."""
@@ -81,6 +85,11 @@ class KerbsConfig(FairseqDataclass):
         "word's first sense (shared), or unused until they are placed (spare) [random; spare with "
         "--reallocation clusters]",
     )
+    sense_allocation: Optional[ChoiceEnum(list(ALLOCATIONS))] = _flag(
+        None,
+        "initial numbers of senses: drawn at random for each word (random), or equal for all words "
+        "(equal) [random; equal with --reallocation released]",
+    )
     init_scale: float = _flag(1.0, INIT_SCALE, "(0, inf)")
     reallocation: ChoiceEnum([*POLICIES, "clusters", "none"]) = _flag(
         "paper",
@@ -95,13 +104,15 @@ class KerbsConfig(FairseqDataclass):
     )
     max_moves: float = _flag(
         0.005,
-        "for --reallocation released: maximum moves at a time, as a fraction of the vocabulary",
+        "for --reallocation released: maximum moves at a time, as a fraction of the vocabulary "
+        "size, rounded up",
         "(0, 1]",
     )
-    reallocation_interval: int = _flag(
-        200,
+    reallocation_interval: Optional[int] = _flag(
+        None,
         "updates between reallocations (Q of Algorithm 1). With --reallocation clusters, contexts "
-        "are sampled for this many updates before senses are placed",
+        "are sampled for this many updates before senses are placed [200; 100 with --reallocation "
+        "released]",
         "[1, inf)",
     )
     cluster_gap: float = _flag(
@@ -175,10 +186,13 @@ class RecurrentLanguageModelConfig(RecurrentKerbsConfig):
     init_scale: float = _flag(1.73, INIT_SCALE, "(0, inf)")
 
 
-def fill_for_clusters(args: Any, preset: bool) -> None:
-    """Set the flags that the policy "clusters" needs, --sense-bias and --sense-init.
+def fill_for_policy(args: Any, preset: bool) -> None:
+    """Set the flags that depend on the policy and were not given.
 
-    With one sense per word the policy becomes "none". If it is only the ``preset`` of the
+    The policy "released" brings the interval and the equal allocation of the released code. The
+    policy "clusters" needs --sense-bias and --sense-init spare.
+
+    With one sense per word "clusters" becomes "none". If it is only the ``preset`` of the
     architecture and the kernel cannot place senses, the policy becomes "paper".
     """
     if args.output_layer == "kerbs" and args.reallocation == "clusters":
@@ -190,6 +204,10 @@ def fill_for_clusters(args: Any, preset: bool) -> None:
             args.sense_bias = True
             args.sense_init = args.sense_init or "spare"
     args.sense_init = args.sense_init or "random"
+    released = args.output_layer == "kerbs" and args.reallocation == "released"
+    args.sense_allocation = args.sense_allocation or ("equal" if released else "random")
+    if args.reallocation_interval is None:
+        args.reallocation_interval = RELEASED_INTERVAL if released else INTERVAL
 
 
 def as_namespace(args: Any) -> argparse.Namespace:
@@ -353,6 +371,7 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_lay
         max_senses=int(args.max_senses),
         kernel=kernels[0],
         sense_init=str(args.sense_init),
+        sense_allocation=str(args.sense_allocation),
         new_sense=str(args.new_sense),
         **shape,
     )

@@ -82,7 +82,7 @@ class MixtureOutputLayer(OutputLayer):
         self.mixing.reset_parameters()
         for number, theta in self.thetas.items():
             kernel = self.kernels[int(number)]
-            nn.init.normal_(theta, kernel.theta_mean, kernel.theta_std)
+            nn.init.normal_(theta, std=kernel.theta_std)
 
     def contexts(self, h: Tensor) -> Tensor:
         """h̃_k = r tanh(C_k h / r) of every component (Eq. 3), [..., d] -> [..., K, d]."""
