@@ -94,7 +94,8 @@ class KerbsConfig(FairseqDataclass):
     reallocation: ChoiceEnum([*POLICIES, "clusters", "none"]) = _flag(
         "paper",
         "policy that moves senses between words: Algorithm 1 (paper), the authors' code "
-        "(released), clusters of each word's contexts (clusters), or no moves (none). By default "
+        "(released, with an interval of 100 and equal numbers of senses at the start), clusters of "
+        "each word's contexts (clusters), or no moves (none). By default "
         "transformer_kerbs*, lstm_kerbs* and gru_kerbs* use clusters, others",
     )
     new_sense: ChoiceEnum(NEW_SENSES) = _flag(

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from fairseq_kerbs.senses import SenseInventory
 
 MOVED_THETA = 1e-8
-"""θ of a sense after a move, except by ``released``. Algorithm 1 prints 1e-8 instead of 0."""
+"""Learned parameter θ of a sense after a move, except by ``released``. Algorithm 1 prints 1e-8
+instead of 0."""
 NEW_SENSES = ("keep", "split")
 SPLIT_SINE = 0.1
 

@@ -225,7 +225,8 @@ def released_reallocation(
 
     Returns the moves, and how often a word was given one of its own senses instead.
     """
-    owners, moves, own = list(owners), [], 0
+    owners, own = list(owners), 0
+    moves: list[Move] = []
     words, tiny = len(counts), 1e-7
     least = min(sorted(counts)[-(words // 2) :])
     needy = [(n + tiny) / (p + tiny) for n, p in zip(counts, probs, strict=True)]

@@ -290,8 +290,8 @@ def test_gradients_of_the_released_kernel_pass_gradcheck() -> None:
     w = torch.randn(12, 3, generator=g).double().requires_grad_()
     r = released_parameters(g).clamp(-12.0, 12.0).requires_grad_()
 
-    def logits(*leaves: Tensor) -> Tensor:
-        return kernel_logits(*leaves, kernel="kerbs_released")
+    def logits(h: Tensor, w: Tensor, parameter: Tensor) -> Tensor:
+        return kernel_logits(h, w, parameter, kernel="kerbs_released")
 
     assert torch.autograd.gradcheck(logits, (h, w, r), eps=1e-6, atol=1e-5)
 
