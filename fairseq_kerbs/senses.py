@@ -79,6 +79,23 @@ def number_senses(word_of_sense: Tensor, usage: Tensor) -> Tensor:
     return numbers
 
 
+def _check_sizes(vocab_size: int, total_senses: int, max_senses: int) -> None:
+    """Raise a ValueError unless every word can have one to ``max_senses`` senses."""
+    if max_senses < 1:
+        raise ValueError(f"`max_senses` is {max_senses}, but every word needs at least one sense.")
+    if total_senses < vocab_size:
+        raise ValueError(
+            f"`total_senses` gives {total_senses} senses for {vocab_size} words, but every word "
+            "needs at least one: ask for as many senses as words, or more."
+        )
+    if total_senses > vocab_size * max_senses:
+        raise ValueError(
+            f"`total_senses` gives {total_senses} senses for {vocab_size} words, more than "
+            f"`max_senses` {max_senses} of each: ask for at most {max_senses} times as many senses "
+            "as words, or raise `max_senses`."
+        )
+
+
 def random_allocation(
     vocab_size: int, total_senses: int, max_senses: int, generator: torch.Generator | None = None
 ) -> Tensor:
@@ -96,22 +113,29 @@ def random_allocation(
     Raises:
         ValueError: M is below V or above ``max_senses`` · V.
     """
-    if max_senses < 1:
-        raise ValueError(f"`max_senses` is {max_senses}, but every word needs at least one sense.")
-    if total_senses < vocab_size:
-        raise ValueError(
-            f"`total_senses` gives {total_senses} senses for {vocab_size} words, but every word "
-            "needs at least one: ask for as many senses as words, or more."
-        )
-    if total_senses > vocab_size * max_senses:
-        raise ValueError(
-            f"`total_senses` gives {total_senses} senses for {vocab_size} words, more than "
-            f"`max_senses` {max_senses} of each: ask for at most {max_senses} times as many senses "
-            "as words, or raise `max_senses`."
-        )
+    _check_sizes(vocab_size, total_senses, max_senses)
     places = torch.randperm(vocab_size * (max_senses - 1), generator=generator)
     extra = places[: total_senses - vocab_size] % vocab_size
     return torch.cat([torch.arange(vocab_size), extra])
+
+
+def equal_allocation(
+    vocab_size: int, total_senses: int, max_senses: int, generator: torch.Generator | None = None
+) -> Tensor:
+    """Allocate equally many senses to all words, and return the word of each sense, [M].
+
+    Sense m belongs to word m mod V, as in the authors' released code. That code has only whole
+    numbers M/V. Otherwise, and this is our choice, the last M mod V senses belong to different
+    words, which are drawn at random. Arguments and errors are those of :func:`random_allocation`.
+    """
+    _check_sizes(vocab_size, total_senses, max_senses)
+    each, rest = divmod(total_senses, vocab_size)
+    extra = torch.randperm(vocab_size, generator=generator)[:rest]
+    return torch.cat([torch.arange(vocab_size).repeat(each), extra])
+
+
+ALLOCATIONS = {"random": random_allocation, "equal": equal_allocation}
+"""Initial allocations of senses to words, by their name for ``--sense-allocation``."""
 
 
 class SenseInventory(nn.Module):
@@ -123,31 +147,50 @@ class SenseInventory(nn.Module):
         vocab_size: number of words V.
         total_senses: number of senses M (M_sum of Algorithm 1).
         max_senses: maximum number of senses of a word.
+        sense_allocation: initial allocation, a name in :data:`ALLOCATIONS`.
 
     Raises:
-        ValueError: M is below V or above ``max_senses`` · V.
+        ValueError: M is below V or above ``max_senses`` · V, or no allocation has that name.
     """
 
     word_of_sense: Tensor  # [M] word of each sense
     usage: Tensor  # [M] U of Eq. 13, initially 1/M
     log_prob: Tensor  # [V] log P of Eq. 12, initially 0
-    # sums since the last reallocation, which the policy ``released`` reads
+    # Sums since the last reallocation. The policy ``released`` reads the first three, and
+    # --new-sense split the last.
     interval_count: Tensor  # [V] number of target occurrences
     interval_prob: Tensor  # [V] sum of P(ŷ_t) over these
-    interval_usage: Tensor  # [M] sum of posteriors within the word over these
+    interval_joint: Tensor  # [M] sum of P(s_t = m) (Eq. 5) over those of the sense's word
+    interval_posterior: Tensor  # [M] sum of P(s_t = m | ŷ_t) over the same
 
-    def __init__(self, vocab_size: int, total_senses: int, max_senses: int = 4) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        total_senses: int,
+        max_senses: int = 4,
+        sense_allocation: str = "random",
+    ) -> None:
         super().__init__()
+        if sense_allocation not in ALLOCATIONS:
+            raise ValueError(
+                f"`sense_allocation`: there is no '{sense_allocation}'; choose one of "
+                f"{', '.join(ALLOCATIONS)}."
+            )
         self.vocab_size, self.total_senses, self.max_senses = vocab_size, total_senses, max_senses
-        allocation = random_allocation(vocab_size, total_senses, max_senses)
+        allocation = ALLOCATIONS[sense_allocation](vocab_size, total_senses, max_senses)
         self.register_buffer("word_of_sense", allocation)
         self.register_buffer("usage", torch.full((total_senses,), 1.0 / total_senses))
         self.register_buffer("log_prob", torch.zeros(vocab_size))
-        sizes = {"count": vocab_size, "prob": vocab_size, "usage": total_senses}
+        sizes = {
+            "count": vocab_size,
+            "prob": vocab_size,
+            "joint": total_senses,
+            "posterior": total_senses,
+        }
         for name, size in sizes.items():
             self.register_buffer(f"interval_{name}", torch.zeros(size))
-        # the first two update U and log P, the others the sums over the interval
-        self._sizes = {"joint": total_senses, "log_prob": vocab_size, **sizes}
+        # "log_prob" and "joint" update log P and U, all but "log_prob" the sums over the interval
+        self._sizes = {"log_prob": vocab_size, **sizes}
         self._names = tuple(sizes)
         self._table: SenseTable | None = None
         self._renew_table()
@@ -209,7 +252,7 @@ class SenseInventory(nn.Module):
         sums["count"].index_add_(0, words, counted)
         senses = evidence.senses.flatten()
         sums["joint"].index_add_(0, senses, joint.flatten())
-        sums["usage"].index_add_(0, senses, share.flatten())
+        sums["posterior"].index_add_(0, senses, share.flatten())
 
     @torch.no_grad()
     def update(self, decay: float) -> Tensor:

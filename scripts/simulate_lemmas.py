@@ -47,7 +47,7 @@ WIDTH = 0.6  # σ of all clusters
 INTERVAL = 40  # updates between two reallocations
 DECAY = 1e-3  # β of Eq. 12–13
 NEEDY_LOSS = 0.3  # mean loss in nats from which on a word is needy under ``paper``
-MAX_MOVES = 0.17  # ``released``: most moves at a time, as a fraction of the words
+MAX_MOVES = 1 / 6  # ``released``: most moves at a time, as a fraction of the words
 VARIANTS = (
     *(("none", "keep"), ("paper", "keep"), ("paper", "split"), ("released", "keep")),
     ("clusters", "keep"),
@@ -145,7 +145,8 @@ def learn_senses(
         layer.update_statistics(DECAY)
         if policy != "none" and step % INTERVAL == 0 and step <= 0.8 * training.steps:
             made = layer.reallocate(policy, settings)
-            reset_moments(optimizer, layer.sense_parameters(), made.senses)
+            if made.reset_moments:
+                reset_moments(optimizer, layer.sense_parameters(), made.senses)
             moves.append(made.moved)
     senses = layer.senses_per_word()
     centers = F.pad(training.length * direction, (0, int(layer.biased)), value=1.0)

@@ -114,7 +114,7 @@ def measure_word(
         figures["senses"] = len(senses)
         figures["used"] = len(sense_of(layer, word, vectors).unique())
         if layer.has_theta:
-            theta = layer.theta[senses].detach()
+            theta = layer.kernel.theta_of(layer.theta[senses].detach())
             figures["theta"] = float((theta * usage_shares(layer, senses)).sum())
     return figures
 

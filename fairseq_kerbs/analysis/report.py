@@ -101,9 +101,11 @@ def _senses(
     gold: Mapping[int, Mapping[str, int]], examples: int,
 ) -> list[Figures]:  # fmt: skip
     rows = sense_numbers(layer, entry)
+    theta = layer.kernel.theta_of(layer.theta[rows].detach()).tolist()
     by_row = {} if names is None else names.names(entry)
     senses: list[Figures] = []
-    for number, (row, usage) in enumerate(zip(rows, usage_shares(layer, rows).tolist()), 1):
+    shares = usage_shares(layer, rows).tolist()
+    for number, (row, usage, value) in enumerate(zip(rows, shares, theta), 1):
         name = by_row.get(row, NO_NAME)
         contexts = [] if names is None else names.examples(row, entry, examples)
         unseen = {} if by_row else {"times": None, "share": None}
@@ -113,7 +115,7 @@ def _senses(
                 "sense": number,
                 "row": row,
                 "usage": usage,
-                "theta": layer.theta[row].item() if layer.has_theta else None,
+                "theta": value if layer.has_theta else None,
                 **name._asdict(),
                 **unseen,
                 "translates": name.translates,
@@ -254,7 +256,8 @@ def html_page(
     charts = [plots.plot_usage(layer.usage, layer.word_of_sense)]
     if any(counts):
         charts.append(plots.plot_frequency(layer.senses_per_word().tolist(), counts))
-    curved = layer.has_theta and bool(layer.theta.any())  # after convert every θ is 0
+    theta_of_senses = layer.kernel.theta_of(layer.theta.detach())
+    curved = layer.has_theta and bool(theta_of_senses.any())  # after convert every θ is 0
     if curved:
         theta = [sense["theta"] for word in report["words"] for sense in word["senses"]]
         charts.append(plots.plot_theta_histogram(theta))

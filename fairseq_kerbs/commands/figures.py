@@ -85,7 +85,8 @@ def theta(args: argparse.Namespace) -> Any:
         raise UserError(f"the kernel {layer.kernel_name} of {args.checkpoint} has no theta")
     senses = [sense_numbers(layer, word) for word in word_numbers(dictionary, args.word)]
     shares = [usage_shares(layer, rows).tolist() for rows in senses]
-    return plots.plot_theta(args.word, [layer.theta[rows].tolist() for rows in senses], shares)
+    theta = layer.kernel.theta_of(layer.theta.detach())
+    return plots.plot_theta(args.word, [theta[rows].tolist() for rows in senses], shares)
 
 
 @figure("frequency", *_LAYER)

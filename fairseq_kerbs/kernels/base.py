@@ -33,8 +33,7 @@ class Kernel(ABC):
     has_theta: ClassVar[bool] = True  # uses θ
     reads_norms: ClassVar[bool] = True  # uses |h| and |w|
     homogeneous: ClassVar[bool] = False  # K(ah, bw) = ab K(h, w) for a, b > 0
-    theta_std: ClassVar[float] = 0.1  # standard deviation and mean of the initial θ
-    theta_mean: ClassVar[float] = 0.0
+    theta_std: ClassVar[float] = 0.1  # standard deviation of the initial θ, whose mean is 0
 
     @abstractmethod
     def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
@@ -54,6 +53,10 @@ class Kernel(ABC):
     def prepare(self, theta: Tensor) -> Tensor:
         """Functions of θ [...] that are computed once per sense: [C, ...], or θ itself."""
         return theta
+
+    def theta_of(self, parameter: Tensor) -> Tensor:
+        """θ in the kernel's formula, for a learned parameter [...]. By default they are equal."""
+        return parameter
 
     def bind(self, dim: int) -> Kernel:
         """The kernel for vectors of size ``dim``. Raises a ValueError for an unsupported size."""

@@ -18,6 +18,9 @@ THETA_LIMIT = 64.0
 """Limit of |θ|, beyond which the kernel is constant in θ. Since e^64 = 6e27, logits are finite in
 float32 up to |h||w| = 1e9."""
 
+RELEASED_RANGE = -4.0, 3.0
+"""Where the learned parameter r of ``kerbs_released`` is log θ. Outside it is limited smoothly."""
+
 _PHI2 = [1 / math.factorial(k + 2) for k in range(22)]  # φ2(z) = Σ z^k/(k+2)!
 _PHI2_SLOPE = [k / math.factorial(k + 2) for k in range(1, 22)]
 
@@ -115,22 +118,48 @@ class KerbsKernel(Kernel):
 class ReleasedKerbsKernel(Kernel):
     """The kernel of the authors' released TensorFlow code, which differs from Eq. 9.
 
-    With r = −0.5 + 4.5·tanh((θ + 0.5)/4.5) in (−5, 4) and t = e^r, it is the kernel of Eq. 9 with
-    parameter −t for c > 0, and the inner product for c ≤ 0. Range and branches are the authors'.
-    The tanh is our interpretation of their soft clamp.
+    The learned parameter is not θ, but r with θ = e^b(r). With c = cos(h, w),
+
+        K = |h||w| a(θ)(e^{θc} − 1)  for c > 0,  where a(θ) = θ/(2(e^θ − 1 − θ))
+        K = h·w                      for c ≤ 0
+
+    The first line is the kernel of Eq. 9 with −θ instead of θ. b limits r to (−5, 4):
+
+        b(r) = r               for −4 ≤ r ≤ 3
+        b(r) = 4 − e^(3 − r)   for r > 3
+        b(r) = e^(4 + r) − 5   for r < −4
+
+    K and its derivative by r are continuous in r. All r start at 0, so all θ at 1. Only as r falls
+    does K approach the inner product. The released code also adds 1e-7 to |h|, |w| and |c|. This
+    class does not, as it needs no protection against 0/0.
     """
 
     name = "kerbs_released"
     homogeneous = True
-    theta_mean = -1.0
+    theta_std = 0.0
     _curved: ClassVar[KerbsKernel] = KerbsKernel()
 
+    @staticmethod
+    def _exponent(parameter: Tensor) -> tuple[Tensor, Tensor]:
+        """b(r), and its derivative by r."""
+        inside = parameter.clamp(*RELEASED_RANGE)
+        beyond = parameter - inside  # 0 within the range, so that b is r there, to the last bit
+        slope = torch.exp(-beyond.abs())
+        return inside + beyond.sign() * (1.0 - slope), slope
+
+    def theta_of(self, parameter: Tensor) -> Tensor:
+        """θ = e^b(r), [...] -> [...], computed in float64."""
+        return self._exponent(parameter.double())[0].exp().to(parameter.dtype)
+
     def prepare(self, theta: Tensor) -> Tensor:
-        """As :meth:`KerbsKernel.prepare` of −t, with the derivative of −t by θ in the last row."""
-        squashed = torch.tanh((theta + 0.5) / 4.5)
-        paper_theta = -torch.exp(4.5 * squashed - 0.5)
-        chain = paper_theta * (1 - squashed.square())
-        return torch.cat([self._curved.prepare(paper_theta)[:-1], chain.unsqueeze(0)])
+        """As :meth:`KerbsKernel.prepare` of −e^b(r), whose derivative by r is in the last row.
+
+        ``theta`` is r, [...].
+        """
+        exponent, slope = self._exponent(theta.double())
+        paper_theta = -exponent.exp()
+        columns = self._curved.prepare(paper_theta)
+        return torch.cat([columns[:-1], (paper_theta * slope).unsqueeze(0)]).to(theta.dtype)
 
     def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
         # c ≤ 0 is evaluated at c = 0, so the branch that is not taken cannot overflow

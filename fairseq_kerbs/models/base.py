@@ -65,7 +65,7 @@ class KerbsModel(BaseFairseqModel):
         for name, value in ({"reallocation_at": None} | values).items():
             if getattr(args, name, None) is None:
                 setattr(args, name, value)
-        config.fill_for_clusters(args)
+        config.fill_for_policy(args)
         if hasattr(args, "input_embedding"):
             # whether input and output embeddings are the same rows is for another flag to say
             args.share_decoder_input_output_embed = args.input_embedding == "composed"

@@ -24,6 +24,7 @@ from fairseq_kerbs.models.attention import ATTENTIONS
 from fairseq_kerbs.reallocation import POLICIES, ReallocationSettings
 from fairseq_kerbs.reallocation.clusters import PLACED_KERNELS
 from fairseq_kerbs.reallocation.moves import NEW_SENSES
+from fairseq_kerbs.senses import ALLOCATIONS
 from fairseq_kerbs.training.sense_updates import SenseSchedule
 from fairseq_kerbs.utils.errors import UserError
 
@@ -41,6 +42,9 @@ def _flag(default: Any, help: str, within: str = "") -> Any:
     """A field that is a flag; ``within`` is the interval of its values, as in "(0, 1]"."""
     return field(default=default, metadata={"help": help, "within": within})
 
+
+INTERVAL, RELEASED_INTERVAL = 200, 100
+"""Default of --reallocation-interval, and with the policy "released"."""
 
 CLUSTERS_AT = 0.2
 """Default of --reallocation-at with the policy "clusters", as a fraction of --max-update."""
@@ -84,11 +88,17 @@ class KerbsConfig(FairseqDataclass):
         "word's first sense (shared), or unused until they are placed (spare) [random; spare with "
         "--reallocation clusters]",
     )
+    sense_allocation: Optional[ChoiceEnum(list(ALLOCATIONS))] = _flag(
+        None,
+        "initial numbers of senses: drawn at random for each word (random), or equal for all words "
+        "(equal) [random; equal with --reallocation released]",
+    )
     init_scale: float = _flag(1.0, INIT_SCALE, "(0, inf)")
     reallocation: ChoiceEnum([*POLICIES, "clusters", "none"]) = _flag(
         "paper",
         "policy that moves senses between words: Algorithm 1 (paper), the authors' code "
-        "(released), clusters of each word's contexts (clusters, ours), or no moves (none)",
+        "(released, with an interval of 100 and equal numbers of senses at the start), clusters of "
+        "each word's contexts (clusters, ours), or no moves (none)",
     )
     new_sense: ChoiceEnum(NEW_SENSES) = _flag(
         "keep",
@@ -97,13 +107,15 @@ class KerbsConfig(FairseqDataclass):
     )
     max_moves: float = _flag(
         0.005,
-        "for --reallocation released: maximum moves at a time, as a fraction of the vocabulary",
+        "for --reallocation released: maximum moves at a time, as a fraction of the vocabulary "
+        "size, rounded up",
         "(0, 1]",
     )
-    reallocation_interval: int = _flag(
-        200,
+    reallocation_interval: Optional[int] = _flag(
+        None,
         "updates between reallocations (Q of Algorithm 1). With --reallocation clusters, contexts "
-        "are sampled for this many updates before senses are placed",
+        "are sampled for this many updates before senses are placed [200; 100 with --reallocation "
+        "released]",
         "[1, inf)",
     )
     cluster_gap: float = _flag(
@@ -189,10 +201,12 @@ class RecurrentLanguageModelConfig(RecurrentKerbsConfig):
     init_scale: float = _flag(1.73, INIT_SCALE, "(0, inf)")
 
 
-def fill_for_clusters(args: Any) -> None:
-    """Set the flags that the policy "clusters" needs, --sense-bias and --sense-init.
+def fill_for_policy(args: Any) -> None:
+    """Set the flags that depend on the policy and were not given.
 
-    With one sense per word there is nothing to place, and the policy becomes "none".
+    The policy "released" brings the interval and the equal allocation of the released code. The
+    policy "clusters" needs --sense-bias and --sense-init spare. With one sense per word it has
+    nothing to place, and becomes "none".
     """
     if args.output_layer == "kerbs" and args.reallocation == "clusters":
         if float(args.total_senses) <= 1.0:
@@ -201,6 +215,10 @@ def fill_for_clusters(args: Any) -> None:
             args.sense_bias = True
             args.sense_init = args.sense_init or "spare"
     args.sense_init = args.sense_init or "random"
+    released = args.output_layer == "kerbs" and args.reallocation == "released"
+    args.sense_allocation = args.sense_allocation or ("equal" if released else "random")
+    if args.reallocation_interval is None:
+        args.reallocation_interval = RELEASED_INTERVAL if released else INTERVAL
 
 
 def as_namespace(args: Any) -> argparse.Namespace:
@@ -411,6 +429,7 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_lay
         max_senses=int(args.max_senses),
         kernel=kernels[0],
         sense_init=str(args.sense_init),
+        sense_allocation=str(args.sense_allocation),
         new_sense=str(args.new_sense),
         **shape,
     )

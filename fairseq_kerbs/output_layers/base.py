@@ -93,7 +93,7 @@ class OutputLayer(nn.Module):
         init_scale: standard deviation of initial embeddings, in units of d^−½.
     """
 
-    theta: Tensor  # kernel parameters, [M], zeros if they are not learned
+    theta: Tensor  # kernel parameters, [M], zeros if not learned; the kernel's θ by theta_of()
     has_theta: bool  # whether θ is learned
     max_senses = 1  # maximum number of senses of a word
     kernel_name: str  # name of the kernel, or names of all components separated by commas

@@ -87,6 +87,7 @@ class KerbsOutputLayer(OutputLayer):
         max_senses: maximum number of senses of a word.
         kernel: a kernel, or its name. θ is a parameter only if the kernel uses it.
         sense_init: "random" (the paper), "shared" or "spare", see :meth:`reset_parameters`.
+        sense_allocation: "random" or "equal", see :mod:`fairseq_kerbs.senses`.
         new_sense: "keep" (the paper) or "split", see :mod:`.reallocation.moves`.
         biased: the last coordinate of context vectors is 1, so that senses have biases.
         init_scale: standard deviation of initial embeddings, in units of d^−½.
@@ -104,13 +105,14 @@ class KerbsOutputLayer(OutputLayer):
         max_senses: int = 4,
         kernel: str | Kernel = "kerbs",
         sense_init: str = "random",
+        sense_allocation: str = "random",
         new_sense: str = "keep",
         biased: bool = False,
         init_scale: float = 1.0,
     ) -> None:
         check_choice("new_sense", new_sense, NEW_SENSES)
         check_choice("sense_init", sense_init, SENSE_INITS)
-        inventory = SenseInventory(vocab_size, total_senses, max_senses)
+        inventory = SenseInventory(vocab_size, total_senses, max_senses, sense_allocation)
         options: Any = {"kernel": kernel, "biased": biased, "init_scale": init_scale}
         super().__init__(embed_dim, vocab_size, total_senses, **options)
         if sense_init == "spare":
@@ -138,7 +140,7 @@ class KerbsOutputLayer(OutputLayer):
             across = (1.0 - SHARED_COSINE**2) ** 0.5 * self.weight
             self.weight.copy_(SHARED_COSINE * center + across)
         if self.has_theta:
-            nn.init.normal_(self.theta, self.kernel.theta_mean, self.kernel.theta_std)
+            nn.init.normal_(self.theta, std=self.kernel.theta_std)
         if self.sense_init == "spare":  # senses 0 … V − 1 are the first of their words
             extra = slice(self.vocab_size, None)
             self.weight[extra] = self.weight[self.word_of_sense[extra]]
@@ -255,7 +257,7 @@ class KerbsOutputLayer(OutputLayer):
         """Move senses between words.
 
         Then reset the optimizer's moments of the moved senses by
-        :func:`fairseq_kerbs.reallocation.reset_moments`.
+        :func:`fairseq_kerbs.reallocation.reset_moments`, except after "released".
 
         Args:
             policy: "paper" (Algorithm 1), "released" or "clusters".

@@ -106,7 +106,7 @@ class MixtureOutputLayer(OutputLayer):
             nn.init.zeros_(self.bias)
         for number, theta in self.thetas.items():
             kernel = self.kernels[int(number)]
-            nn.init.normal_(theta, kernel.theta_mean, kernel.theta_std)
+            nn.init.normal_(theta, std=kernel.theta_std)
 
     def contexts(self, h: Tensor) -> Tensor:
         """h̃_k = r tanh((C_k h + b_k) / r) of every component, [..., d] -> [..., K, d]."""

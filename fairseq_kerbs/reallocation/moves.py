@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from fairseq_kerbs.senses import SenseInventory
 
 MOVED_THETA = 1e-8
-"""θ of a sense after a move, except by ``released``. Algorithm 1 prints 1e-8 instead of 0."""
+"""Learned parameter θ of a sense after a move, except by ``released``. Algorithm 1 prints 1e-8
+instead of 0."""
 NEW_SENSES = ("keep", "split")
 SPLIT_SINE = 0.1
 
@@ -34,7 +35,7 @@ class ReallocationSettings:
     """Hyper-parameters of the policies ``paper``, ``released`` and ``clusters``, in this order."""
 
     log_prob_threshold: float = -100.0  # ε in nats: a word with a lower log P receives a sense
-    max_moves: float = 0.005  # maximum number of moves, as a fraction of the vocabulary
+    max_moves: float = 0.005  # maximum number of moves, as a fraction of V, rounded up
     gap: float = 1.0  # maximum preference of a sense for its cluster in nats (clusters.place_word)
 
 
@@ -47,6 +48,7 @@ class Moves:
     words: Tensor  # [K] words that receive them
     usage: Tensor  # [K] their usage after the move
     reset_theta: bool = True  # set their θ to MOVED_THETA
+    reset_moments: bool = True  # restart the optimizer's moments of their embeddings and θ
     vectors: Tensor | None = None  # [K, d] their embeddings after the move [by ``new_sense``]
 
     def __len__(self) -> int:
@@ -103,7 +105,7 @@ def leading_senses(inventory: SenseInventory, words: Tensor) -> Tensor:
     """Leading sense of each word, [K] -> [K]."""
     table = inventory.table
     senses, mask = table.senses[words], table.mask[words]  # [K, max_senses]
-    mass = inventory.interval_usage[senses].masked_fill(~mask, -1.0)
+    mass = inventory.interval_posterior[senses].masked_fill(~mask, -1.0)
     usage = inventory.usage[senses].masked_fill(mass < mass.amax(1, keepdim=True), -1.0)
     # stable: argmax may return any of several equal ones
     first = usage.sort(dim=1, descending=True, stable=True).indices[:, :1]

@@ -16,6 +16,9 @@ from torch import Tensor
 from fairseq_kerbs.reallocation.moves import Moves, Policy, ReallocationSettings, check_choice
 from fairseq_kerbs.senses import SenseInventory
 
+_TAU = 1e-7
+"""What the released code adds to counts and probabilities before it divides."""
+
 
 class _LeastUsed:
     """Priority queue of senses by usage [M], for successive moves of the least used sense."""
@@ -86,30 +89,58 @@ def paper_policy(inventory: SenseInventory, settings: ReallocationSettings) -> M
 def released_policy(inventory: SenseInventory, settings: ReallocationSettings) -> Moves:
     """The reallocation of the authors' released TensorFlow code.
 
-    Since the last reallocation, word i was the target n_i times, with probabilities that sum to
-    p_i. The ``max_moves`` · V words, at least 1, with the lowest score (n_i/p_i)/√n_i receive one
-    sense each. As in the released code, these are frequent and well predicted words. They must be
-    in the more frequent half and have fewer than ``max_senses`` senses. Each receives the sense
-    with the least use since the last reallocation, of words with several senses. Embeddings, θ and
-    usage stay.
+    Its statistics are sums since the last reallocation. Word i was the target n_i times, with
+    probabilities P(i) that sum to p_i. The usage of a sense is the sum of its P(s_t = m) (Eq. 5)
+    over the targets of its word.
+
+    Words are visited by ascending score ((n_i + τ)/(p_i + τ))/(√n_i + τ) with τ = 1e-7. The first
+    words are therefore frequent and well predicted. A word receives a sense if it has fewer than
+    ``max_senses`` senses at that moment, and if n_i is above the smallest count of the ⌊V/2⌋ most
+    frequent words. Words with exactly this count receive none.
+
+    Senses are visited by ascending usage. The word receives the next one whose word has several
+    senses at that moment, and each sense is visited once. If that word is the receiver itself,
+    nothing changes, but it counts as a move. The policy stops after ⌈``max_moves`` · V⌉ moves.
+
+    Embeddings, θ, the optimizer's moments and U stay. Ties are in no defined order in the released
+    code. Here the lower number comes first.
     """
-    count, prob = inventory.interval_count.double(), inventory.interval_prob.double()
-    half = torch.sort(count, descending=True, stable=True).indices[: inventory.vocab_size // 2]
-    may_receive = torch.zeros_like(count, dtype=torch.bool)
-    may_receive[half] = True
-    may_receive &= (count > 0) & (inventory.table.mask.sum(1) < inventory.max_senses)
-    score = (count / prob.clamp_min(1e-300)) / count.clamp_min(1.0).sqrt()
-    score = torch.where(may_receive, score, torch.inf)
-    most = max(1, int(settings.max_moves * inventory.vocab_size))
-    receivers = torch.sort(score, stable=True).indices[: min(most, int(may_receive.sum()))].tolist()
-    pool = _LeastUsed(inventory, inventory.interval_usage)
-    for word in receivers:
-        # infinite usage, so that no sense moves twice
-        if pool.give(word, float("inf")) is None:
+    count = inventory.interval_count.double().cpu()
+    prob = inventory.interval_prob.double().cpu()
+    vocab_size = inventory.vocab_size
+    frequent = torch.zeros(vocab_size, dtype=torch.bool)
+    if vocab_size > 1:
+        frequent = count > count.sort().values[vocab_size - vocab_size // 2]
+    score = (count + _TAU) / (prob + _TAU) / (count.sqrt() + _TAU)
+    ranked = score.sort(stable=True).indices
+    by_usage = inventory.interval_joint.cpu().sort(stable=True).indices
+
+    owners = inventory.word_of_sense.tolist()
+    senses_of_word = inventory.table.mask.sum(1).tolist()
+    donors = iter(by_usage.tolist())
+    most = settings.max_moves * vocab_size
+    visited = 0  # moves, with those of a word to itself
+    senses: list[int] = []
+    words: list[int] = []
+    for receiver in ranked[frequent[ranked]].tolist():
+        if visited >= most:
             break
-    senses, sources, words = torch.tensor(pool.moves, dtype=torch.long)
-    usage = inventory.usage.double().cpu()[senses]
-    return Moves(senses, sources, words, usage, reset_theta=False)
+        if senses_of_word[receiver] >= inventory.max_senses:
+            continue
+        sense = next((sense for sense in donors if senses_of_word[owners[sense]] > 1), None)
+        if sense is None:
+            break
+        visited += 1
+        if owners[sense] != receiver:
+            senses_of_word[owners[sense]] -= 1
+            senses_of_word[receiver] += 1
+            senses.append(sense)
+            words.append(receiver)
+    moved = torch.tensor(senses, dtype=torch.long)
+    sources = inventory.word_of_sense.cpu()[moved]
+    usage = inventory.usage.double().cpu()[moved]
+    receivers = torch.tensor(words, dtype=torch.long)
+    return Moves(moved, sources, receivers, usage, reset_theta=False, reset_moments=False)
 
 
 POLICIES: dict[str, Policy] = {"paper": paper_policy, "released": released_policy}
@@ -159,6 +190,8 @@ def reset_moments(
     optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], rows: Tensor
 ) -> None:
     """Set an optimizer's moments to zero in some rows of parameters.
+
+    After moves of the policy ``released`` the moments stay (``Moves.reset_moments`` is False).
 
     Args:
         optimizer: any torch optimizer. Only state with the shape of its parameter is reset.

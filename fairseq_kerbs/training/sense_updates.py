@@ -183,15 +183,19 @@ class SenseUpdates:
         if policy == "clusters" and distributed_utils.get_data_parallel_world_size() > 1:
             group = distributed_utils.get_data_parallel_group()
             moves = distributed_utils.broadcast_object(moves, 0, group, layer.weight.device)
-        if moves is None or not len(moves):
-            if moves is not None and policy == "clusters":
+        if moves is None:
+            return 0
+        if not len(moves):
+            layer.inventory.start_interval()  # as it would if senses had moved
+            if policy == "clusters":
                 logger.warning(
                     f"reallocation after {updates} updates: no word receives a second sense; words "
                     f"need {LEAST_CONTEXTS} sampled contexts, in --reallocation-interval updates."
                 )
             return 0
         for parameter, values in layer.apply_moves(moves):
-            renew(optimizer, parameter, moves.senses, values)
+            if moves.reset_moments or values is not None:
+                renew(optimizer, parameter, moves.senses, values)
         words = layer.senses_per_word().gt(1).sum()
         done = (
             f"{len(moves)} senses placed on clusters; {words} words have several"
@@ -208,7 +212,7 @@ def summarize(layer: KerbsOutputLayer) -> dict[str, float]:
     summary = {f"words_with_{n}": float(counts[n]) for n in range(1, len(counts))}
     if layer.has_theta:
         # torch.quantile is limited to 16 million values
-        theta = layer.theta.detach().float().cpu().sort().values
+        theta = layer.kernel.theta_of(layer.theta.detach().float().cpu()).sort().values
         for quantile in QUANTILES:
             place = round(quantile * (len(theta) - 1))
             summary[f"theta_q{round(100 * quantile):02d}"] = float(theta[place])

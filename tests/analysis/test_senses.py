@@ -1,6 +1,7 @@
 """What senses stand for: reports, Table 6, one name everywhere; agreement with gold senses."""
 
 import csv
+import math
 import re
 import shutil
 from collections import Counter, defaultdict
@@ -15,20 +16,29 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from pandas import DataFrame
 
 from fairseq_kerbs.analysis import gold_senses, plots
 from fairseq_kerbs.analysis import names as naming
 from fairseq_kerbs.analysis import words as entries
 from fairseq_kerbs.analysis.alignment import NULL, align
+from fairseq_kerbs.analysis.geometry import measure_word
 from fairseq_kerbs.analysis.gold_senses import Labelled, compare_with_gold
 from fairseq_kerbs.analysis.names import LEAST_OCCURRENCES, SenseNames, log_odds
-from fairseq_kerbs.analysis.report import build_report, nearest_senses, report_as_text
+from fairseq_kerbs.analysis.report import (
+    build_report,
+    html_page,
+    nearest_senses,
+    report_as_text,
+)
 from fairseq_kerbs.analysis.teacher_forcing import Text, read_text
+from fairseq_kerbs.analysis.words import sense_numbers, usage_shares
 from fairseq_kerbs.checkpoints import load_layer, load_model_and_task
 from fairseq_kerbs.commands import reading
 from fairseq_kerbs.kernels import kerbs_kernel
-from fairseq_kerbs.output_layers import OutputLayer, SoftmaxOutputLayer
+from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer, SoftmaxOutputLayer
+from fairseq_kerbs.training.sense_updates import summarize
 from fairseq_kerbs.utils.errors import UserError
 from tests.analysis.conftest import Lines, Reported, Trained, text_of
 from tests.helpers.cli import Capsys, Patch, kerbs
@@ -111,6 +121,40 @@ def test_the_checkpoint_alone_gives_layer_and_report(trained: Trained, reported:
     near, _ = first["nearest"]
     assert near["name"].startswith(f"{words[layer.word_of_sense[near['row']]]}#")
     assert f"{near['name']} {near['score']:.2f}" in text
+
+
+def test_theta_of_the_released_kernel_is_shown_and_not_its_logarithm(
+    trained: Trained, reported: Reported, monkeypatch: Patch, capsys: Capsys, tmp_path: Path
+) -> None:
+    state = torch.load(trained.kerbs, weights_only=False)
+    state["cfg"]["model"].kernel = "kerbs_released"
+    parameter = state["model"]["decoder.output.theta"]
+    parameter.copy_(torch.linspace(-3.5, 2.5, len(parameter)))
+    torch.save(state, checkpoint := tmp_path / "released.pt")
+    flags = ["--dict", trained.data / "dict.en.txt", "--word", "the"]
+    _, report, _ = reported("senses", checkpoint, *flags)
+    senses = report["words"][0]["senses"]
+    right = [math.exp(parameter[sense["row"]]) for sense in senses]
+    assert [sense["theta"] for sense in senses] == pytest.approx(right, rel=1e-5)
+    drawn: list[list[float]] = []
+
+    def draw(words: Any, theta: Any, usage: Any) -> Figure:
+        drawn.extend(theta)
+        return Figure()
+
+    monkeypatch.setattr(plots, "plot_theta", draw)
+    kerbs(capsys, "plot", "theta", checkpoint, *flags, "-o", tmp_path / "theta.png")
+    assert drawn == [pytest.approx(right, rel=1e-5)]
+    layer, words = load_layer(checkpoint, trained.data / "dict.en.txt")
+    word = words.index("the")
+    figures = measure_word(torch.randn(20, layer.embed_dim), 9, layer=layer, word=word)
+    shares = usage_shares(layer, sense_numbers(layer, word)).tolist()
+    mean = sum(share * theta for share, theta in zip(shares, right, strict=True))
+    assert figures["theta"] == pytest.approx(mean, rel=1e-5)
+    assert "authors' released code" in html_page("", {}, report, layer)
+    assert isinstance(layer, KerbsOutputLayer)
+    summary = summarize(layer)
+    assert summary["theta_q50"] == pytest.approx(math.exp(parameter.median()), rel=0.1)
 
 
 def test_report_with_data(trained: Trained, reported: Reported, capsys: Capsys) -> None:

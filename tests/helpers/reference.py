@@ -39,14 +39,24 @@ def _eq9_released(h: Numbers, w: Numbers, theta: mpmath.mpf) -> mpmath.mpf:
     norms, cosine = _parts(h, w)
     if cosine <= 0:
         return norms * cosine
-    t = mpmath.exp(mpmath.mpf("-0.5") + 4.5 * mpmath.tanh((theta + 0.5) / 4.5))
+    exponent = theta
+    if theta > 3:
+        exponent = 4 - mpmath.exp(3 - theta)
+    elif theta < -4:
+        exponent = mpmath.exp(4 + theta) - 5
+    t = mpmath.exp(exponent)
     return norms * t * (mpmath.exp(t * cosine) - 1) / (2 * (mpmath.exp(t) - t - 1))
+
+
+def _inner_product(h: Numbers, w: Numbers, _: mpmath.mpf) -> mpmath.mpf:
+    return sum(a * b for a, b in zip(h, w, strict=True))
 
 
 @functools.cache
 def kernel_reference(h: Vector, w: Vector, theta: float, name: str = "kerbs") -> list[list[float]]:
     """Value, and derivatives by h, w and θ as central differences, in 70 digits."""
-    kernel, d = {"kerbs": _eq9, "kerbs_released": _eq9_released}[name], len(h)
+    kernels = {"kerbs": _eq9, "kerbs_released": _eq9_released, "lin": _inner_product}
+    kernel, d = kernels[name], len(h)
     with mpmath.workdps(70):
         exact, step = [mpmath.mpf(float(value)) for value in (*h, *w, theta)], mpmath.mpf("1e-15")
 
@@ -72,7 +82,9 @@ def naive_logits(h: Tensor, w: Tensor, theta: Tensor, kernel: str = "kerbs") -> 
     norms = h.norm(dim=1, keepdim=True) * w.norm(dim=1)
     cosine = x / norms
     if kernel == "kerbs_released":
-        t = torch.exp(-0.5 + 4.5 * torch.tanh((theta + 0.5) / 4.5))
+        high = 4 - torch.exp(3 - theta.clamp_min(3))
+        low = torch.exp(4 + theta.clamp_max(-4)) - 5
+        t = torch.exp(torch.where(theta > 3, high, torch.where(theta < -4, low, theta)))
         curved = norms * t * (torch.exp(t * cosine.clamp_min(0)) - 1) / (2 * (t.exp() - t - 1))
         return torch.where(cosine > 0, curved, x)
     # Eq. 9 as printed, and for |θ| < 1 its quotient of power series with both z cancelled
@@ -189,21 +201,53 @@ def algorithm1(
     return moves, owners, usage
 
 
+def released_statistics(
+    owners: list[int], stream: Stream, vocab_size: int, padding: int
+) -> tuple[Floats, Floats, Floats]:
+    """Sums of the released code over an interval: how often each word was the target, its
+    probabilities, and P(s_t = m) of each sense of the target."""
+    counts, probs, usage = [0.0] * vocab_size, [0.0] * vocab_size, [0.0] * len(owners)
+    for target, senses in stream:
+        if target == padding:
+            continue
+        counts[target] += 1
+        for m, owner in enumerate(owners):
+            if owner == target:
+                usage[m] += senses[m]
+                probs[target] += senses[m]
+    return counts, probs, usage
+
+
 def released_reallocation(
     owners: list[int], counts: Floats, probs: Floats, usage: Floats, fraction: float, most: int
-) -> list[Move]:
-    """The released policy in words: rank the frequent words, each takes what is least used."""
-    owners, usage, moves = list(owners), list(usage), []
-    frequent = sorted(sorted(range(len(counts)), key=lambda i: (-counts[i], i))[: len(counts) // 2])
-    may = [i for i in frequent if counts[i] > 0 and owners.count(i) < most]
-    may.sort(key=lambda i: (counts[i] / max(probs[i], 1e-300)) / math.sqrt(counts[i]))
-    for i in may[: max(1, int(fraction * len(counts)))]:
-        m = _least_used(owners, usage, i)
-        if m is None:
+) -> tuple[list[Move], int]:
+    """The released policy, one word and one sense at a time.
+
+    Returns the moves, and how often a word was given one of its own senses instead.
+    """
+    owners, own = list(owners), 0
+    moves: list[Move] = []
+    words, tiny = len(counts), 1e-7
+    least = min(sorted(counts)[-(words // 2) :])
+    needy = [(n + tiny) / (p + tiny) for n, p in zip(counts, probs, strict=True)]
+    needy = [value / (math.sqrt(n) + tiny) for value, n in zip(needy, counts, strict=True)]
+    queue = sorted(range(len(owners)), key=lambda m: usage[m])
+    for i in sorted(range(words), key=lambda i: needy[i]):
+        if counts[i] <= least or owners.count(i) >= most:
+            continue
+        if len(moves) + own >= fraction * words:
             break
-        moves.append((m, owners[m], i))
-        owners[m], usage[m] = i, math.inf
-    return moves
+        while queue and owners.count(owners[queue[0]]) == 1:
+            queue.pop(0)
+        if not queue:
+            break
+        m = queue.pop(0)
+        if owners[m] == i:
+            own += 1
+        else:
+            moves.append((m, owners[m], i))
+            owners[m] = i
+    return moves, own
 
 
 def composed_sequence(

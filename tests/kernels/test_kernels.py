@@ -209,6 +209,122 @@ def test_the_released_kernel_is_the_inner_product_at_right_angles_too() -> None:
     assert [float(value) for value in partials] == [1.0, 0.0, 0.0, 0.0]
 
 
+def released_parameters(g: torch.Generator) -> Tensor:
+    """Parameters r within [−4, 3], at and beside its ends, and far outside, [12] in float64."""
+    ends = [-4.0, 3.0, -4.0 - 1e-6, -4.0 + 1e-6, 3.0 - 1e-6, 3.0 + 1e-6]
+    drawn = [-4.0 + 7.0 * torch.rand(3, generator=g), 40.0 * torch.randn(2, generator=g)]
+    return torch.cat([torch.tensor([*ends, 0.0], dtype=torch.float64), *drawn])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_released_kernel_is_its_loop_in_100_cases(dtype: torch.dtype) -> None:
+    """Cosines of all signs, also 0; a value and the derivatives by h, w and r of each pair."""
+    for seed in range(100):
+        g = torch.Generator().manual_seed(seed)
+        parameters = released_parameters(g).to(dtype)
+        w = torch.randn(len(parameters), 4, generator=g).to(dtype)
+        h = 2.0 * torch.randn(4, generator=g).to(dtype)
+        h[3] = 0.0
+        w[seed % 12] = torch.tensor([0.0, 0.0, 0.0, 1.5])  # c = 0, without rounding
+        w[(seed + 1) % 12] = -h
+        w[(seed + 2) % 12] = 0.5 * h
+        leaves = as_leaves(h, w, parameters)
+        logits = kernel_logits(*leaves, kernel="kerbs_released")
+        by_h, by_w, by_r = torch.autograd.grad(logits.sum(), leaves)
+        rows = []
+        for row, parameter in zip(w.tolist(), parameters.tolist(), strict=True):
+            right_angle = row[:3] == [0.0] * 3  # where the slope by x jumps
+            name = "lin" if right_angle else "kerbs_released"
+            rows.append(kernel_reference(tuple(h.tolist()), tuple(row), parameter, name))
+        values, by_h_each, by_w_each, slopes = (
+            torch.tensor([row[i] for row in rows], dtype=torch.float64) for i in range(4)
+        )
+        scales = h.norm().double() * w.norm(dim=1).double()
+        # a rounded c moves the logit by up to θ² times that, and its gradients by up to θ³ times
+        steep = 1.0 + parameters.double().clamp(-4.0, 4.0).exp()
+        tolerance = 1e-13 if dtype == torch.float64 else 1e-6
+        assert ((logits - values[:, 0]).abs() <= tolerance * scales * steep**2).all()
+        errors = (by_w - by_w_each).norm(dim=1)
+        assert (errors <= tolerance * h.norm() * steep**3).all()
+        assert (by_h - by_h_each.sum(0)).norm() <= tolerance * (w.norm(dim=1) * steep**3).sum()
+        assert ((by_r - slopes[:, 0]).abs() <= tolerance * scales * steep**3).all()
+
+
+def test_the_bound_of_the_released_parameter_is_smooth_at_its_joints() -> None:
+    theta_of = build_kernel("kerbs_released").theta_of
+    inside = torch.linspace(-4.0, 3.0, 57).double()
+    assert torch.equal(theta_of(inside), inside.exp())  # taken as it is
+    for joint in (-4.0, 3.0):
+        for step in (1e-3, 1e-5):
+            points = [joint - step, joint, joint + step]
+            r = torch.tensor(points, dtype=torch.float64).requires_grad_()
+            exponent = theta_of(r).log()
+            (slope,) = torch.autograd.grad(exponent.sum(), r)
+            # b(r) − r is quadratic in the step, and its slope linear
+            assert (exponent - r).abs().max() <= step**2
+            assert (slope - 1.0).abs().max() <= 1.001 * step
+    far = torch.tensor([-torch.inf, -1e30, -50.0, 50.0, 1e30, torch.inf]).double()
+    expected = torch.tensor([-5.0] * 3 + [4.0] * 3).double()
+    torch.testing.assert_close(theta_of(far).log(), expected, rtol=1e-14, atol=0.0)
+    assert theta_of(torch.zeros(2)).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_released_logits_are_finite_for_every_parameter(dtype: torch.dtype) -> None:
+    largest = torch.finfo(dtype).max
+    sizes = [0.0, 1e-30, 3.0, 4.0, 5.0, 88.0, 800.0, 1e5, largest, math.inf]
+    r = torch.tensor([sign * size for size in sizes for sign in (1, -1)], dtype=dtype)
+    h = torch.tensor([[1e4, 0.0], [-1e4, 0.0], [0.0, 1.0], [0.0, 0.0]], dtype=dtype)
+    w = torch.tensor([[1e4, 1.0]], dtype=dtype).expand(len(r), 2)
+    leaves = as_leaves(h, w, r)
+    logits = kernel_logits(*leaves, kernel="kerbs_released")
+    assert logits.isfinite().all()
+    # |h||w| θ/2 with θ < e^4 is the highest at c = 1, but for e^−θ
+    assert logits.max() <= 1e8 * math.exp(4.0) / 2 * 1.001
+    assert all(grad.isfinite().all() for grad in torch.autograd.grad(logits.sum(), leaves))
+
+
+def test_gradients_of_the_released_kernel_pass_gradcheck() -> None:
+    g = torch.Generator().manual_seed(1)
+    h = torch.randn(4, 3, generator=g).double().requires_grad_()
+    w = torch.randn(12, 3, generator=g).double().requires_grad_()
+    r = released_parameters(g).clamp(-12.0, 12.0).requires_grad_()
+
+    def logits(h: Tensor, w: Tensor, parameter: Tensor) -> Tensor:
+        return kernel_logits(h, w, parameter, kernel="kerbs_released")
+
+    assert torch.autograd.gradcheck(logits, (h, w, r), eps=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_fast_paths_of_the_released_kernel_are_plain_autograd(dtype: torch.dtype) -> None:
+    """Loss in chunks, scores of decoding and posteriors, with r within and far outside its range.
+
+    ``prepare`` is the same in both precisions, as it computes in float64.
+    """
+    wide, kernel = make_problem(41, 17, 45, 8, theta_scale=4.0), build_kernel("kerbs_released")
+    with torch.no_grad():
+        wide.theta[:3] = torch.tensor([-40.0, 40.0, 3.0])
+    p = wide.to(dtype)
+    tolerance = 1e-9 if dtype == torch.float64 else 3e-5
+    exact = naive_logits(*wide.leaves, "kerbs_released")
+    log_probs = reference.naive_word_log_probs(exact, wide.word_of_sense, 17)
+    scores = score_words(p.h, senses_of(p, kernel))[0]
+    torch.testing.assert_close(scores.double(), log_probs, rtol=tolerance, atol=100 * tolerance)
+    for smoothing in (0.0, 0.1):
+        truth = reference.naive_smoothed_losses(log_probs, wide.target, smoothing).sum()
+        expected = torch.autograd.grad(truth, wide.leaves, retain_graph=True)
+        for reduction, compiled in (("sum", False), ("none", False), ("sum", True)):
+            options: dict[str, Any] = {"label_smoothing": smoothing, "reduction": reduction}
+            with chunks_of(10):
+                loss = kerbs_nll(*p[:5], kernel=kernel, compile=compiled, **options).sum()
+            assert loss.item() == pytest.approx(truth.item(), rel=tolerance)
+            for ours, right in zip(torch.autograd.grad(loss, p.leaves), expected, strict=True):
+                assert (ours.double() - right).norm() <= 10 * tolerance * right.norm()
+    columns, right = kernel.prepare(p.theta.detach()), kernel.prepare(p.theta.detach().double())
+    torch.testing.assert_close(columns.double(), right, rtol=torch.finfo(dtype).eps, atol=0.0)
+
+
 @pytest.mark.parametrize("name", ["kerbs", "kerbs_released", "lin"])
 def test_all_four_quantities_broadcast(name: str) -> None:
     sizes = [(2, 1, 1, 1), (1, 3, 1, 1), (1, 1, 4, 1), (1, 1, 1, 5)]

@@ -21,7 +21,13 @@ from fairseq_kerbs.models.config import in_flags, user_errors
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding
 from fairseq_kerbs.utils.errors import UserError
 from tests.helpers import fairseq_fixtures as tiny
-from tests.helpers.fairseq_fixtures import ALL_MODELS, LANGUAGE_MODELS, MODELS, make_model
+from tests.helpers.fairseq_fixtures import (
+    ALL_MODELS,
+    LANGUAGE_MODELS,
+    MODELS,
+    make_model,
+    make_task,
+)
 
 Flags = dict[str, Any]
 SEPARATE: Flags = {"input_embedding": "separate", "decoder_out_embed_dim": 9}
@@ -453,6 +459,7 @@ PUBLISHED = {  # Section 4 and 5.1 of the paper, and Q of the authors' slides
     "reallocation_interval": 200,
     "reallocation_at": None,
     "sense_init": "random",
+    "sense_allocation": "random",
     "new_sense": "keep",
     "sense_bias": False,
     "composition": "posterior",
@@ -499,3 +506,25 @@ def test_flags_of_another_policy_are_refused(policy: str, flag: str, value: Any)
         make_model("lstm", reallocation=policy, **{name: value})
     make_model("lstm", reallocation="none", **{name: value})  # an ablation
     make_model("lstm", output_layer="softmax", **{name: value})  # a baseline
+
+
+def test_the_released_policy_brings_its_interval_and_equal_numbers_of_senses() -> None:
+    """But not where a flag says otherwise, and not with another output layer."""
+    for flags, interval, allocation in (
+        ({"reallocation": "released"}, 100, "equal"),
+        ({"reallocation": "released", "reallocation_interval": 30}, 30, "equal"),
+        ({"reallocation": "released", "sense_allocation": "random"}, 100, "random"),
+        ({"reallocation": "released", "output_layer": "softmax"}, 200, "random"),
+        ({"reallocation": "paper"}, 200, "random"),
+        ({"reallocation": "paper", "sense_allocation": "equal"}, 200, "equal"),
+    ):
+        given = argparse.Namespace(**flags)
+        ARCH_CONFIG_REGISTRY["lstm_kerbs"](given)
+        assert given.reallocation_interval == interval, flags
+        assert given.sense_allocation == allocation, flags
+        task = make_task(model="lstm")
+        model = make_model("lstm", task, **flags)
+        assert task._kerbs_updates.schedule.interval == interval, flags
+        if given.output_layer == "kerbs":
+            counts = model.decoder.output.senses_per_word()
+            assert (counts.max() == counts.min()) == (allocation == "equal"), flags

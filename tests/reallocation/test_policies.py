@@ -2,6 +2,7 @@
 that moved senses begin with."""
 
 import copy
+import math
 from functools import partial
 from typing import Any
 
@@ -9,14 +10,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.reallocation import POLICIES, ReallocationSettings, reallocate
 from fairseq_kerbs.reallocation.moves import SPLIT_SINE, Moves, leading_senses, new_vectors
 from fairseq_kerbs.reallocation.policies import reset_moments
 from fairseq_kerbs.senses import SenseInventory, random_allocation
-from tests.helpers.reference import algorithm1, released_reallocation
+from tests.helpers.reference import (
+    algorithm1,
+    naive_logits,
+    released_reallocation,
+    released_statistics,
+)
 
 
 def inventory_of(owners: Any, vocab_size: int, most: int = 4, **values: Any) -> SenseInventory:
@@ -51,34 +57,134 @@ def test_algorithm_1_by_hand() -> None:
 
 
 def test_released_policy_by_hand() -> None:
-    """Eight words; the frequent half is {0, 1, 2, 3} with n = 100, 64, 36, 25.
+    """Eight words. The four most frequent are 0 … 3 with n = 100, 64, 36, 25. The smallest of these
+    counts is 25, and only words above it receive senses: word 3 does not.
 
-    (n/p)/√n: word 0: (100/50)/10 = 0.2; word 1: (64/2)/8 = 4; word 2: (36/9)/6 = 2/3 but it has
-    four senses already; word 3: (25/10)/5 = 0.5. Two moves (0.25·8): words 0 and 3. Spare senses
-    belong to words 2 (8, 9, 10 and its own 2) and 7 (11 and 7): usages decide: 10, then 7.
+    (n/p)/√n: word 0: (100/50)/10 = 0.2; word 1: (64/2)/8 = 4; word 2: (36/9)/6 = 2/3, but it has
+    four senses when it is visited. Senses by usage: 4, 5 and 6 are the only ones of their words.
+    Word 0 takes 10 of word 2 (0.1), which has three left. Word 2 comes next, and takes 7 of word 7
+    (0.2). The next is 11 (0.3), by now the only one of word 7. Word 1 takes 9 of word 2 (0.4).
     """
     owners = [0, 1, 2, 3, 4, 5, 6, 7, 2, 2, 2, 7]
-    interval_usage = [9.0, 9.0, 5.0, 9.0, 0.0, 0.0, 0.0, 0.2, 0.5, 0.4, 0.1, 0.3]
-    inventory = inventory_of(
-        owners, 8, interval_count=[100, 64, 36, 25, 16, 9, 4, 1],
-        interval_prob=[50, 2, 9, 10, 16, 9, 4, 1], interval_usage=interval_usage,
-        usage=[float(m) for m in range(12)],
-    )  # fmt: skip
-    moves = reallocate(inventory, "released", ReallocationSettings(max_moves=0.25))
-    assert moves.senses.tolist() == [10, 7]
-    assert moves.sources.tolist() == [2, 7]
-    assert moves.words.tolist() == [0, 3]
-    assert moves.reset_theta is False
-    assert inventory.usage.tolist() == [float(m) for m in range(12)]
-    assert not inventory.interval_usage.any()
+    joint = [9.0, 9.0, 5.0, 9.0, 0.0, 0.0, 0.0, 0.2, 0.5, 0.4, 0.1, 0.3]
+    sums: dict[str, Any] = {"interval_count": [100, 64, 36, 25, 16, 9, 4, 1]}
+    sums["interval_joint"] = joint
+    sums["interval_prob"] = [50, 2, 9, 10, 16, 9, 4, 1]
+    # 0.2 · 8 = 1.6: two moves
+    for most, words in ((0.2, [0, 2]), (1.0, [0, 2, 1])):
+        usage = [float(m) for m in range(12)]
+        inventory = inventory_of(owners, 8, **sums, usage=usage)
+        moves = reallocate(inventory, "released", ReallocationSettings(max_moves=most))
+        assert moves.words.tolist() == words
+        assert moves.senses.tolist() == [10, 7, 9][: len(words)]
+        assert moves.sources.tolist() == [2, 7, 2][: len(words)]
+        assert (moves.reset_theta, moves.reset_moments) == (False, False)
+        assert inventory.usage.tolist() == usage
+        assert not inventory.interval_joint.any()
+        assert not inventory.interval_count.any()
+
+
+def test_a_word_may_be_given_its_own_sense_which_counts_as_a_move() -> None:
+    """Word 0 comes first and has the least used sense of a word with several, sense 6."""
+    sums: dict[str, Any] = {"interval_count": [9, 4, 2, 1, 1, 1]}
+    sums["interval_prob"] = [8.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    sums["interval_joint"] = [5.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.1, 0.2]
+    # 0.15 · 6 = 0.9: one move; 0.3 · 6 = 1.8: two
+    for most, expected in ((0.15, []), (0.3, [(7, 2, 1)])):
+        inventory = inventory_of([0, 1, 2, 3, 4, 5, 0, 2], 6, **sums)
+        moves = reallocate(inventory, "released", ReallocationSettings(max_moves=most))
+        columns = (moves.senses.tolist(), moves.sources.tolist(), moves.words.tolist())
+        assert list(zip(*columns, strict=True)) == expected
 
 
 def test_a_frequent_word_whose_probability_underflows_still_receives() -> None:
-    """Words 2 and 3 are the frequent half; word 3 ranks last among them, but before no one else."""
-    sums: dict[str, Any] = {"interval_count": [1, 1, 9, 9], "interval_prob": [1, 1, 3, 0]}
-    inventory = inventory_of([0, 1, 2, 3, 0, 0], 4, **sums)
+    """Words 2 and 3 are above the smallest count of the frequent half, 2. Word 3 ranks last."""
+    sums: dict[str, Any] = {"interval_count": [1, 1, 9, 8, 2, 2]}
+    sums["interval_prob"] = [1, 1, 3, 0, 1, 1]
+    inventory = inventory_of([0, 1, 2, 3, 4, 5, 0, 0], 6, **sums)
     moves = reallocate(inventory, "released", ReallocationSettings(max_moves=1.0))
     assert moves.words.tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("vocab_size", [1, 2, 3])
+def test_few_words_have_no_frequent_half_above_its_smallest_count(vocab_size: int) -> None:
+    counts = list(range(5, 5 + vocab_size))
+    inventory = inventory_of([*range(vocab_size), 0], vocab_size, interval_count=counts)
+    assert not len(reallocate(inventory, "released", ReallocationSettings(max_moves=1.0)))
+    assert not inventory.interval_count.any()
+
+
+def in_float64(inventory: SenseInventory) -> None:
+    """Let an inventory add up in float64, so that a loop over Python's floats ranks as it does."""
+    for name, value in list(inventory.named_buffers()):
+        if value.is_floating_point():
+            inventory._buffers[name] = value.double()
+    inventory._pending = None
+
+
+def random_targets(vocab_size: int, tokens: int, g: torch.Generator) -> Tensor:
+    """Words by falling frequency, but for the special symbol 1, padding, at a fifth of places."""
+    weights = 1.0 / torch.arange(1, vocab_size + 1).double()
+    weights[1] = 0.25 * (weights.sum() - weights[1])
+    return torch.multinomial(weights, tokens, replacement=True, generator=g)
+
+
+@pytest.mark.parametrize(("dtype", "cases"), [(torch.float64, 100), (torch.float32, 40)])
+def test_an_interval_of_the_released_code_is_its_loop(dtype: torch.dtype, cases: int) -> None:
+    """Layers with 2 to 60 words and 1 to 4 senses per word, in two intervals each: the first makes
+    numbers of senses unequal."""
+    moved = given = unequal = 0
+    for seed in range(cases):
+        g = torch.Generator().manual_seed(seed)
+        vocab_size, each = 2 + int(59 * torch.rand((), generator=g)), 1 + seed % 4
+        options: dict[str, Any] = {"kernel": "kerbs_released", "sense_allocation": "equal"}
+        layer = KerbsOutputLayer(5, vocab_size, each * vocab_size, **options).to(dtype)
+        inventory = layer.inventory
+        assert inventory.word_of_sense.tolist() == [*range(vocab_size)] * each
+        layer.weight.data = 2.0 * torch.randn(layer.weight.shape, generator=g, dtype=dtype)
+        layer.theta.data = 3.0 * torch.randn(layer.theta.shape, generator=g, dtype=dtype)
+        if dtype == torch.float64:
+            in_float64(inventory)
+        fraction = [0.005, 0.03, 0.25, 1.0][seed // 4 % 4]
+        for _ in range(2):
+            owners = inventory.word_of_sense.tolist()
+            stream: list[tuple[int, list[float]]] = []
+            for _ in range(2):
+                for _ in range(2):  # batches of an update
+                    target = random_targets(vocab_size, 3 + vocab_size, g)
+                    h = torch.randn(len(target), 5, generator=g, dtype=dtype)
+                    layer.nll(h, target, ignore_index=1)
+                    w, theta = layer.weight.detach().double(), layer.theta.detach().double()
+                    senses = naive_logits(h.double(), w, theta, "kerbs_released").softmax(1)
+                    stream += zip(target.tolist(), senses.tolist(), strict=True)
+                layer.update_statistics(1e-3)
+            sums = released_statistics(owners, stream, vocab_size, padding=1)
+            found = [getattr(inventory, f"interval_{name}") for name in ("count", "prob", "joint")]
+            rtol, atol = (1e-10, 1e-13) if dtype == torch.float64 else (1e-3, 1e-6)
+            for values, expected in zip(found, sums, strict=True):
+                right = torch.tensor(expected, dtype=dtype)
+                torch.testing.assert_close(values, right.to(values), rtol=rtol, atol=atol)
+            if dtype == torch.float32:  # rounding may change the rank of nearly equal values
+                sums = tuple(value.tolist() for value in found)
+            expected_moves, own = released_reallocation(owners, *sums, fraction, most=4)
+            before = copy.deepcopy(dict(layer.state_dict()))
+            moves = layer.reallocate("released", ReallocationSettings(max_moves=fraction))
+            columns = (moves.senses.tolist(), moves.sources.tolist(), moves.words.tolist())
+            assert list(zip(*columns, strict=True)) == expected_moves, seed
+            for sense, _, word in expected_moves:
+                owners[sense] = word
+            assert inventory.word_of_sense.tolist() == owners
+            for name, value in layer.state_dict().items():
+                if "interval" in name:
+                    assert not value.any()
+                elif not name.endswith("word_of_sense"):
+                    assert torch.equal(value, before[name]), name
+            moved, given = moved + len(moves), given + own
+        unequal += len(set(layer.senses_per_word().tolist())) > 1
+    # the cases are of all kinds
+    assert moved > cases
+    assert given > 0 or cases < 100
+    assert unequal > cases // 4
 
 
 Case = tuple[SenseInventory, ReallocationSettings]
@@ -102,7 +208,8 @@ def inventories(draw: st.DrawFn) -> list[Case]:
         usage = (usage * 4).round() / 4 if ties else usage
         count = torch.randint(occurrences, (vocab_size,), generator=g)
         prob, log_prob = (torch.rand(vocab_size, generator=g) for _ in range(2))
-        values = {"usage": usage, "interval_usage": usage.flip(0), "log_prob": -10 * log_prob}
+        prob = (prob * 4).round() / 4 if ties else prob
+        values = {"usage": usage, "interval_joint": usage.flip(0), "log_prob": -10 * log_prob}
         values |= {"interval_count": count, "interval_prob": count * prob}
         cases.append((inventory_of(owners, vocab_size, most, **values), settings))
     return cases
@@ -120,17 +227,17 @@ def check_policy(policy: str, inventory: SenseInventory, options: ReallocationSe
     before = copy.deepcopy(inventory.state_dict())
     state = {name: value.tolist() for name, value in before.items()}
     owners, usage, most = state["word_of_sense"], state["usage"], inventory.max_senses
-    count, prob, used = (state[f"interval_{name}"] for name in ("count", "prob", "usage"))
+    count, prob, used = (state[f"interval_{name}"] for name in ("count", "prob", "joint"))
     if policy == "paper":
         threshold = options.log_prob_threshold
         expected, after, usage = algorithm1(owners, usage, state["log_prob"], threshold, most)
     else:
-        expected = released_reallocation(owners, count, prob, used, options.max_moves, most)
+        expected, own = released_reallocation(owners, count, prob, used, options.max_moves, most)
         after = list(owners)
         for sense, _, word in expected:
             after[sense] = word
         assert len({sense for sense, *_ in expected}) == len(expected)  # no sense moves twice
-        assert len(expected) <= max(1, int(options.max_moves * inventory.vocab_size))
+        assert len(expected) + own <= math.ceil(options.max_moves * inventory.vocab_size)
     moves = POLICIES[policy](inventory, options)
     columns = (moves.senses, moves.sources, moves.words)
     assert list(zip(*(column.tolist() for column in columns), strict=True)) == expected
@@ -200,7 +307,7 @@ def moves_of(*pairs: tuple[int, int]) -> Moves:
 def test_the_most_used_sense_is_that_of_the_interval_then_of_usage_then_the_first() -> None:
     words, usage = torch.tensor([0, 1, 2, 0]), [0.1, 0.2, 0.3, 0.9, 0.4, 0.5]
     interval = [2.0, 0.0, 0.0, 1.0, 0.0, 2.0]
-    used = leading_senses(small_inventory(interval_usage=interval, usage=usage), words)
+    used = leading_senses(small_inventory(interval_posterior=interval, usage=usage), words)
     assert used.tolist() == [5, 4, 2, 5]
     used = leading_senses(small_inventory(usage=[0.0] * 6), words)
     assert used.tolist() == [0, 1, 2, 0]
@@ -208,7 +315,7 @@ def test_the_most_used_sense_is_that_of_the_interval_then_of_usage_then_the_firs
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 def test_split_lies_beside_the_most_used_sense_and_never_changes(dtype: torch.dtype) -> None:
-    inventory = small_inventory(interval_usage=[0.0, 1.0, 3.0, 5.0, 7.0, 2.0])
+    inventory = small_inventory(interval_posterior=[0.0, 1.0, 3.0, 5.0, 7.0, 2.0])
     weight = torch.randn(6, 50).to(dtype)
     weight[2] = 0.0  # a zero vector stays one
     moves = moves_of((5, 1), (0, 1), (4, 2))

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fairseq_kerbs.likelihood.nll import NllOptions, nll_with_evidence
-from fairseq_kerbs.senses import SenseInventory, build_sense_table, number_senses, random_allocation
+from fairseq_kerbs.senses import (
+    SenseInventory,
+    build_sense_table,
+    equal_allocation,
+    number_senses,
+    random_allocation,
+)
 from tests.helpers.reference import Problem, make_problem, naive_logits, printed_statistics
 from tests.likelihood.test_nll import senses_of
 from tests.reallocation.test_policies import inventory_of
@@ -47,6 +53,27 @@ def test_extra_senses_fall_anywhere_with_equal_chance() -> None:
     assert not torch.equal(random_allocation(20, 40, 4, g), random_allocation(20, 40, 4, g))
 
 
+@given(sizes(), st.integers(0, 2**31))
+def test_equal_allocation_differs_by_one_sense_at_most(
+    size: tuple[int, int, int], seed: int
+) -> None:
+    vocab_size, total, _ = size
+    owners = equal_allocation(*size, generator=torch.Generator().manual_seed(seed))
+    whole = total // vocab_size * vocab_size
+    assert owners[:whole].tolist() == [m % vocab_size for m in range(whole)]
+    counts = torch.bincount(owners, minlength=vocab_size)
+    assert counts.sum() == len(owners) == total
+    assert counts.max() - counts.min() == (1 if total % vocab_size else 0)
+
+
+def test_the_rest_of_an_equal_allocation_falls_on_any_word() -> None:
+    g, counts = torch.Generator().manual_seed(0), torch.zeros(20)
+    for _ in range(2000):
+        counts += torch.bincount(equal_allocation(20, 45, 4, g), minlength=20) - 2
+    # 2000 · 5 extra senses over 20 words: 500 each, deviation about 19
+    assert (counts - 500).abs().max() < 5 * 19
+
+
 @given(sizes(), st.integers(0, 2**31), st.booleans())
 def test_table_inverts_the_allocation(size: tuple[int, int, int], seed: int, padded: bool) -> None:
     vocab_size, total, most = size
@@ -66,6 +93,8 @@ def test_errors_name_the_parameter() -> None:
     for call, message in (
         (lambda: SenseInventory(10, 9, 4), "`total_senses`.*9 senses for 10 words"),
         (lambda: SenseInventory(10, 10, 0), "`max_senses` is 0"),
+        (lambda: equal_allocation(10, 41, 4), "`total_senses`.*41 senses for 10 words"),
+        (lambda: SenseInventory(2, 3, 4, "fair"), "`sense_allocation`.*'fair'.*random, equal"),
         (lambda: SenseInventory(2, 3).update(1.0), "`decay` is 1"),
         (lambda: build_sense_table(torch.tensor([0, 3]), 3), "outside the vocabulary of 3"),
         (lambda: build_sense_table(torch.tensor([-1, 0]), 1), "outside the vocabulary"),
@@ -155,7 +184,7 @@ def test_ignored_tokens_and_silence_change_nothing() -> None:
     torch.testing.assert_close(inventory.state_dict(), before, rtol=0, atol=0)
 
 
-def test_interval_sums_count_words_probabilities_and_posteriors() -> None:
+def test_interval_sums_count_words_probabilities_and_senses() -> None:
     p = make_problem(40, theta_scale=0.5)
     p.target[5] = -1
     inventory = inventory_of(p.word_of_sense, p.vocab_size)
@@ -166,7 +195,8 @@ def test_interval_sums_count_words_probabilities_and_posteriors() -> None:
     prob = joint.sum(1, keepdim=True)  # 0 at the position that is ignored
     of_word = (p.target[:, None] == torch.arange(11)).double()  # [40, 11]
     expected = {"count": of_word.sum(0), "prob": (of_word * prob).sum(0)}
-    expected["usage"] = (joint / prob.clamp_min(1e-300)).sum(0)
+    expected["joint"] = joint.sum(0)
+    expected["posterior"] = (joint / prob.clamp_min(1e-300)).sum(0)
     for name, value in expected.items():
         found = getattr(inventory, f"interval_{name}").double()
         torch.testing.assert_close(found, value, rtol=1e-4, atol=1e-5, msg=name)

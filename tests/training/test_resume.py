@@ -34,7 +34,7 @@ MODELS = {
     # sums over the interval are half complete in every second checkpoint
     "lstm_kerbs": [
         *("--hidden-size", "12", "--embed-dim", "12", "--layers", "2", "--dropout", "0.2"),
-        *("--reallocation", "released", "--new-sense", "split", "--max-moves", "0.1"),
+        *("--reallocation", "released", "--kernel", "kerbs_released", "--max-moves", "0.1"),
         *("--update-freq", "2", "--amp"),
     ],
 }

@@ -73,6 +73,45 @@ def test_senses_move_once_an_interval(name: str, batches: int, policy: str, capl
     assert float(inventory.log_prob.min()) < -1.0
 
 
+def moments_of(parts: Parts) -> list[torch.Tensor]:
+    """Adam's moments of sense embeddings and of θ."""
+    state, layer = parts[3].optimizer.state, parts[1].decoder.output
+    names = ("exp_avg", "exp_avg_sq")
+    return [state[value][name].clone() for value in layer.sense_parameters() for name in names]
+
+
+@pytest.mark.parametrize("new_sense", ["keep", "split"])
+def test_the_released_policy_keeps_moments_and_restarts_its_sums(new_sense: str) -> None:
+    """As the released code does. With split, which is ours, embeddings are new."""
+    parts = training(reallocation="released", max_moves=0.5, new_sense=new_sense)
+    layer = parts[1].decoder.output
+    for update in range(2):
+        one_update(parts, update)
+    before, theta = moments_of(parts), layer.theta.detach().clone()
+    owners = layer.inventory.word_of_sense.clone()
+    assert layer.inventory.interval_joint.any()
+    move(parts, 2)
+    moved = owners != layer.inventory.word_of_sense
+    assert moved.any()
+    assert not layer.inventory.interval_joint.any()
+    assert torch.equal(layer.theta, theta)
+    for number, (old, new) in enumerate(zip(before, moments_of(parts), strict=True)):
+        restarted = new_sense == "split" and number < 2
+        assert torch.equal(new[~moved], old[~moved])
+        assert new[moved].any() != restarted
+        assert restarted or torch.equal(new, old)
+
+
+def test_the_sums_of_the_interval_restart_if_no_sense_can_move() -> None:
+    parts = training(reallocation="released", total_senses=1.0)
+    for update in range(2):
+        one_update(parts, update)
+    inventory = parts[1].decoder.output.inventory
+    assert inventory.interval_count.any()
+    move(parts, 2)
+    assert not inventory.interval_count.any()
+
+
 def test_checkpoints_of_another_policy_are_taken() -> None:
     flags: dict[str, Any] = {"sense_bias": True, "reallocation": "paper"}
     saved, model = make_model("lstm", **flags), make_model("lstm", reallocation="clusters")
