@@ -102,11 +102,17 @@ def test_a_second_model_in_the_clusters_of_the_first() -> None:
 
 
 def test_clusters_of_given_words() -> None:
-    first, second = find().clusters["words"]
-    assert find(wanted=[RED], top=1).clusters["words"].tolist() == ["blue red"]
-    assert find(wanted=[SOON, RED], top=1).clusters["words"].tolist() == [first, second]
+    clusters = [analysis.Cluster([SOON, QUICKLY], 0.9), analysis.Cluster([BLUE, RED], 0.8)]
+
+    def shown(*wanted: int) -> list[str]:
+        found = analysis.find_neighbours(clusters, WORDS, FIRST, wanted=wanted, top=1)
+        assert found.totals["times"].tolist() == [6, 8]  # of all clusters, shown or not
+        return list(found.clusters["words"])
+
+    assert (shown(), shown(RED)) == (["soon quickly"], ["blue red"])
+    assert shown(RED, SOON) == ["soon quickly", "blue red"]
     with pytest.raises(UserError, match=r"--word: the: in no cluster"):
-        find(wanted=[SOON, THE])
+        shown(SOON, THE)
 
 
 @pytest.mark.parametrize(("flags", "sentence"), [
