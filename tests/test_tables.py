@@ -367,6 +367,7 @@ train:
 """
 TEXT = """
 data:
+  switchboard: {folders: [none], prepare: echo}
   toy_text:
     folders: [toy]
     prepare: >-

@@ -51,7 +51,7 @@ def confusable_words(
         f"*resolved*: {baseline} takes one for another, and the system is right. *introduced*: "
         f"{baseline} is right, and the system takes one for another.",
         "- p: exact two-sided sign test of *resolved* against *introduced*, over occurrences. It "
-        "does not cover the variation between seeds.",
+        "does not cover the variation between seeds, and is not corrected for several systems.",
         "",
         *_clusters(results, first["clusters"], baseline, clusters),
     ]

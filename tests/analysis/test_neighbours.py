@@ -32,11 +32,13 @@ TOKENS = DataFrame([
 FIRST = Text(LINES, None, TOKENS)
 
 
-OTHER = FIRST._replace(tokens=TOKENS.assign(
-    probability=[0.9, 0.5, 0.7, 0.3, 0.2, 0.9, 0.3, 0.6],
-    guess=[THE, RED, SOON, SOON, THE, THE, THE, QUICKLY],
-    guessed=[0.9, 0.5, 0.7, 0.6, 0.7, 0.9, 0.5, 0.6],
-))  # fmt: skip
+OTHER = FIRST._replace(
+    tokens=TOKENS.assign(
+        probability=[0.9, 0.5, 0.7, 0.3, 0.2, 0.9, 0.4, 0.6],
+        guess=[THE, RED, SOON, SOON, THE, THE, SOON, QUICKLY],
+        guessed=[0.9, 0.5, 0.7, 0.6, 0.7, 0.9, 0.4, 0.6],
+    )
+)
 
 
 def small_layer() -> OutputLayer:
@@ -81,9 +83,9 @@ def test_a_second_model_in_the_clusters_of_the_first() -> None:
     found = find(other=OTHER, examples=3)
     pair = found.clusters.set_index("words").loc["soon quickly"]
     counts = ["times", "right", "within", "other_right", "other_within", "resolved", "introduced"]
-    # of soon, quickly, soon, quickly the first has the second right, the other the first and last
-    assert pair[counts].tolist() == [4, 1, 2, 2, 1, 2, 1]
-    totals = [["(all clusters)", 4, 1, 2, 2, 1, 2, 1], ["(all words)", 8, 4, 2, 5, 1, 2, 1]]
+    # the first has the second of soon, quickly, soon, quickly right; the other has all but that
+    assert pair[counts].tolist() == [4, 1, 2, 3, 1, 2, 1]
+    totals = [["(all clusters)", 4, 1, 2, 3, 1, 2, 1], ["(all words)", 8, 4, 2, 6, 1, 2, 1]]
     assert found.totals.to_numpy().tolist() == totals
     examples = found.examples[["word", "guess", "text", "other_truth"]].to_numpy().tolist()
     assert examples == [
@@ -91,9 +93,12 @@ def test_a_second_model_in_the_clusters_of_the_first() -> None:
     ]  # fmt: skip
     text = analysis.neighbours_as_text(found)
     assert "quickly 0.60, soon 0.30, by the other model 0.70" in text
-    assert re.search(r"\n\(all words\) +8 +4 +2 +5 +1 +2 +1 *(\n|$)", text)
+    assert re.search(r"\n\(all words\) +8 +4 +2 +6 +1 +2 +1 *(\n|$)", text)
     swapped = find(OTHER, FIRST).totals[counts].to_numpy().tolist()
-    assert swapped == [[4, 2, 1, 1, 2, 1, 2], [8, 5, 1, 4, 2, 1, 2]]
+    assert swapped == [[4, 3, 1, 1, 2, 1, 2], [8, 6, 1, 4, 2, 1, 2]]
+    guesses = [*OTHER.tokens["guess"][:-1], SOON]  # the last is wrong in the cluster, too
+    stubborn = OTHER._replace(tokens=OTHER.tokens.assign(guess=guesses))
+    assert find(other=stubborn, examples=3).examples["text"].tolist() == ["the red [soon]"]
     shorter = OTHER._replace(tokens=OTHER.tokens[:-1])
     moved = OTHER._replace(tokens=OTHER.tokens.assign(entry=TOKENS["entry"].to_numpy()[::-1]))
     for different in (shorter, moved):
@@ -238,6 +243,17 @@ def test_similarity_by_vectors(
     nearest = max((other for other in asked if other != 9), key=lambda other: expected[9, other])
     assert few[9, nearest] == pytest.approx(max(0.0, expected[9, nearest]), abs=1e-5)
     assert 0 < np.count_nonzero(few) < np.count_nonzero(graph)
+
+
+def test_nearest_vectors_are_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(analysis, "_ROWS", 7)
+    vectors = torch.randn(20, 4, generator=torch.Generator().manual_seed(1))
+    products = (vectors @ vectors.T).fill_diagonal_(-9e9)
+    for first in (0, 7, 14):
+        values, numbers = analysis._nearest(vectors, first, 3)
+        expected = products[first : first + 7].sort(1, descending=True)
+        torch.testing.assert_close(values, expected.values[:, :3])
+        assert numbers.tolist() == expected.indices[:, :3].tolist()
 
 
 def plain_clusters(matrix: Any, least: float, most: int) -> list[list[int]]:
