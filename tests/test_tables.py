@@ -97,15 +97,15 @@ def test_every_kernel_has_as_many_tries_and_its_default_first() -> None:
         if run.column == "lm":
             words = [word for word in shlex.split(run.flags) if word != "--kernel"]
             given = dict(zip(words[1::2], words[2::2]))
-            options = {name[9:]: float(v) for name, v in given.items() if "--kernel-" in name}
-            tries.setdefault(words[0], []).append(options)
+            changed = {name[9:]: float(v) for name, v in given.items() if "--kernel-" in name}
+            tries.setdefault(words[0], []).append(changed)
     assert tries.keys() == {name for name, kind in KERNELS.items() if kind.options}
-    for name, options in tries.items():
-        assert len(options) == len({*map(str, options)}) == 3
-        assert all({*each} <= {*KERNELS[name].options} for each in options)
-        for option, value in options[0].items():
+    for name, tried in tries.items():
+        assert len(tried) == len({*map(str, tried)}) == 3
+        assert all({*each} <= {*KERNELS[name].options} for each in tried)
+        for option, value in tried[0].items():
             assert value == pytest.approx(getattr(KERNELS[name](), option), rel=1e-5)
-        for each in options:
+        for each in tried:
             assert build_kernel(name, **each)
 
 
