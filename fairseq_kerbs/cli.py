@@ -52,6 +52,7 @@ plot history train.log -o history.pdf
 plot kernels -o kernels.pdf
 geometry runs/toy/checkpoint_best.pt --data data/bin
 neighbours runs/toy/checkpoint_best.pt
+neighbours lin.pt --compare mixture.pt --data data/bin --similarity inner-product
 convert softmax.pt -o kerbs.pt --total-senses 1.5 --data data/bin
 """
 """Uses of every subcommand, for its ``--help``."""

@@ -3,6 +3,7 @@
 fairseq reads the types of configuration fields as they are: annotations are not postponed here.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,8 +64,10 @@ class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
         with user_errors():
             NllOptions(label_smoothing=label_smoothing)
         rho = self.mixture_regularization = mixture_regularization
-        if not rho >= 0.0:
-            raise UserError(f"--mixture-regularization is {rho}; it must be 0 or more.")
+        if not 0.0 <= rho < math.inf:
+            raise UserError(
+                f"--mixture-regularization is {rho}; it must be a finite number, 0 or more."
+            )
         self._mixture_log: dict[str, Tensor] = {}
 
     def forward(
@@ -123,7 +126,8 @@ class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
         names = {name for log in logging_outputs for name in log if name.startswith("mixture_")}
         for name in sorted(names - {"mixture_tokens"}):
             mean = sum(log.get(name, 0) for log in logging_outputs) / tokens
-            metrics.log_scalar(name, mean, tokens, priority=1520, round=4)
+            digits = 6 if name == "mixture_variance" else 4  # below 0.1 for nine components
+            metrics.log_scalar(name, mean, tokens, priority=1520, round=digits)
 
     def compute_accuracy(
         self, model: Any, net_output: Any, sample: dict[str, Any]

@@ -30,6 +30,7 @@ SIZES = {
     "transformer": [f"{side}-{name}" for side in ("encoder", "decoder") for name in WIDTHS],
     "recurrent": ["hidden-size", "embed-dim"],
     "transformer_lm": [f"decoder-{name}" for name in WIDTHS],
+    "fairseq_lstm_lm": ["decoder-embed-dim", "decoder-hidden-size", "decoder-out-embed-dim"],
 }
 
 
@@ -173,6 +174,8 @@ def parse(train: Flags, data: Path) -> argparse.Namespace:
     arch, kind = str(train["arch"]), "recurrent"
     if arch.startswith("transformer"):
         kind = "transformer_lm" if arch.startswith("transformer_lm") else "transformer"
+    elif arch == "fairseq_lstm_lm_kerbs":
+        kind = "fairseq_lstm_lm"
     extra = [part for name in SIZES[kind] for part in (f"--{name}", "16")]
     if train.get("task", "translation") == "translation":
         extra += ["--source-lang", "de", "--target-lang", "en"]
@@ -232,6 +235,56 @@ def test_configurations_for_gpus_have_the_papers_batches(name: str, cards: int, 
     changed = {"fp16", "max-tokens", "batch-size", "update-freq", "num-workers", "ddp-backend"}
     differs = {key for key, value in train.items() if plain.get(key) != value}
     assert differs == changed - (set() if cards > 1 else {"batch-size", "ddp-backend"})
+
+
+GAO_LAYERS = {
+    "kernel": {"output.weight"},
+    "mixture": {"output.weight", "output.projections.weight", "output.mixing.weight"},
+}
+CELL = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+
+@pytest.mark.parametrize("folder", ["switchboard", "wikitext2"])
+@pytest.mark.parametrize("name", ["kernel", "mixture"])
+def test_the_language_model_of_gao_et_al(
+    folder: str, name: str, data: Path, monkeypatch: Patch
+) -> None:
+    """Section 4.1: two LSTM layers of 512, dropout 0.1 on the embedded words alone; their states
+    are the context vectors."""
+    train = load_experiment(CONFIGS / folder / f"{name}.yaml").train
+    arguments = program_arguments(str(data), train, ["--cpu"])
+    args = options.parse_args_and_arch(options.get_training_parser(), arguments)
+    decoder = tasks.setup_task(args).build_model(args).train().decoder
+    width = {"switchboard": 512, "wikitext2": 128}[folder]
+    cells = {f"layers.{n}.{part}" for n in range(2) for part in CELL}
+    parameters = dict(decoder.named_parameters())  # no linear layer, no second output layer
+    assert {*parameters} == {"embed_tokens.weight", *cells} | GAO_LAYERS[name]
+    assert parameters["layers.1.weight_hh"].shape == (4 * width, width)
+    for vectors in ("embed_tokens.weight", "output.weight"):
+        assert parameters[vectors].shape == (WORDS, width)
+    assert decoder.embed_tokens.weight is not decoder.output.weight
+
+    dropped = []
+
+    def recording(x: torch.Tensor, p: float, training: bool, inplace: bool = False) -> Any:
+        kept = torch.rand_like(x) >= p
+        if p > 0 and training:
+            dropped.append((p, x.detach()))
+        return x * kept / (1 - p) if training else x
+
+    monkeypatch.setattr(torch.nn.functional, "dropout", recording)
+    words = torch.randint(4, WORDS, (3, 5))
+    torch.manual_seed(1)
+    features = decoder.extract_features(words)[0]
+    embedded = torch.nn.functional.embedding(words, decoder.embed_tokens.weight)
+    assert {p for p, _ in dropped} == {0.1}
+    torch.testing.assert_close(torch.stack([x for _, x in dropped], 1), embedded.detach())
+    plain = torch.nn.LSTM(width, width, num_layers=2, batch_first=True)
+    for place, part in ((place, part) for place in range(2) for part in CELL):
+        getattr(plain, f"{part}_l{place}").data = parameters[f"layers.{place}.{part}"].data
+    states, _ = plain(embedded)
+    torch.testing.assert_close(decoder.eval().extract_features(words)[0], states)
+    assert not torch.allclose(features, states)
 
 
 def test_configurations_with_senses_are_recipes(data: Path, tmp_path: Path, capsys: Capsys) -> None:

@@ -19,7 +19,9 @@ from fairseq_kerbs.cli import build_parser
 from fairseq_kerbs.cli import main as kerbs
 from fairseq_kerbs.configurations import load_experiment
 from fairseq_kerbs.evaluation import tables
+from fairseq_kerbs.evaluation.confusable import read_result
 from fairseq_kerbs.evaluation.tables import NAMES, Run, load_table, plan_runs, select_runs
+from fairseq_kerbs.kernels import KERNELS, build_kernel
 from fairseq_kerbs.models import PRESETS
 from fairseq_kerbs.models.config import KerbsConfig
 from fairseq_kerbs.utils.errors import UserError
@@ -42,7 +44,8 @@ def test_runs_have_the_flags_of_their_rows(scale: str) -> None:
     for run in runs_of(*NAMES, scale=scale):
         train, table = load_experiment(run.config).train, run.table["name"]
         is_language_model = train.get("task") == "language_modeling"
-        assert is_language_model == (run.metric in ("perplexity", "valid_loss"))
+        if run.metric != "valid_loss":
+            assert is_language_model == (run.metric in ("perplexity", "mixture_variance"))
         if table in ("table1", "table2", "table3", "table4"):
             assert train["output-layer"] == run.row
         if table.startswith("table"):  # the paper's setting, but for what a row leaves out
@@ -54,7 +57,9 @@ def test_runs_have_the_flags_of_their_rows(scale: str) -> None:
             model, presets = next((m, p[arch]) for m, p in PRESETS.items() if arch in p)
             default = presets.get("init_scale", model.flags().init_scale)
             assert float(train.get("init-scale", default)) == 1.0, run.config
-            assert table == "gao3" or run.row == "lin" or f"--kernel {run.row} " in run.flags
+            kernel = run.row.partition("_")[0]  # in gao_grid with options
+            mixed = train["output-layer"] == "mixture"
+            assert mixed or kernel == "lin" or f"--kernel {kernel} " in run.flags
         if scale == "small":
             assert 0 < run.minutes <= (90 if table == "layers" else 30)
 
@@ -64,6 +69,14 @@ def test_tables_share_trainings() -> None:
     assert {run.folder for run in runs_of("3", "4", "6")} <= figures
     assert len({run.folder for run in runs_of("5")} - figures) == 3
     assert [run.seed for run in runs_of("2")] == [1] * 3 + [2] * 3 + [3] * 3
+    similar = {run.folder for run in runs_of("gao4")}
+    assert similar == {run.folder for run in runs_of("gao1", "gao3") if run.column == "lm"}
+    weights, perplexities = (
+        [run.folder for run in runs_of("gao2") if run.column == column]
+        for column in ("variance", "lm")
+    )
+    assert weights == perplexities
+    assert len({*weights} & similar) == 1  # mos
     (kerbs_6,) = runs_of("6")
     assert kerbs_6.output.endswith("/words.md")
     assert [Path(run.output).name for run in runs_of("1")][3:6] == ["perplexity.txt"] * 3
@@ -79,6 +92,24 @@ def test_commands_are_ones_that_the_parsers_take(tmp_path: Path) -> None:
     words = ["data", "--path", "model.pt", *shlex.split(run.evaluation)]
     args = options.parse_args_and_arch(options.get_eval_lm_parser(), words)
     assert (args.task, args.tokens_per_sample) == ("language_modeling", 35)
+
+
+def test_every_kernel_has_as_many_tries_and_its_default_first() -> None:
+    tries: dict[str, list[dict[str, float]]] = {}
+    for run in runs_of("gao_grid"):
+        if run.column == "lm":
+            words = [word for word in shlex.split(run.flags) if word != "--kernel"]
+            given = dict(zip(words[1::2], words[2::2]))
+            changed = {name[9:]: float(v) for name, v in given.items() if "--kernel-" in name}
+            tries.setdefault(words[0], []).append(changed)
+    assert tries.keys() == {name for name, kind in KERNELS.items() if kind.options}
+    for name, tried in tries.items():
+        assert len(tried) == len({*map(str, tried)}) == 3
+        assert all({*each} <= {*KERNELS[name].options} for each in tried)
+        for option, value in tried[0].items():
+            assert value == pytest.approx(getattr(KERNELS[name](), option), rel=1e-5)
+        for each in tried:
+            assert build_kernel(name, **each)
 
 
 OWN = """
@@ -100,6 +131,7 @@ columns:
     ("title: own", "titel: own", r"'titel' was unexpected|'title' is a required"),
     ("baseline: a", "baseline: c", r"'c' is none of the rows a, b"),
     ("baseline: a", "kind: plot", r"\$\.kind: 'plot' is not one of"),
+    ("baseline: a", "kind: neighbours", r"own.yaml: kind neighbours needs a baseline"),
     ("data: toy", "data: tyo", r"unknown data set 'tyo'"),
     ("{a: toy.yaml,", "{c: toy.yaml,", r"'c' is none of the rows a, b"),
     ("{a: toy.yaml,", "{a: nowhere.yaml,", r"there is no configuration nowhere.yaml"),
@@ -120,6 +152,7 @@ def test_mistakes_are_one_sentence(tmp_path: Path, old: str, new: str, message: 
 @pytest.mark.parametrize(("words", "sentence"), [
     ("--table 9", "--table 9: there is 1, 2, 3"),
     ("--table data", "--table data: there is 1, 2, 3"),
+    ("--table gao5", "--table gao5: there is 1, 2, 3"),
     ("--only nothing", "--only nothing: no run matches; labels are table2/mt/softmax/s1"),
     ("--corpora nowhere", "there is no run to train or to report"),
     ("--report-only", "there is no run to train or to report"),
@@ -156,6 +189,15 @@ def test_patterns_select_rows_and_runs(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("lr: 2", "lr: 3"))
     changed = [run.folder for run in runs_of(str(path))]
     assert (changed[0] == first.folder, changed[1] == second.folder) == (True, False)
+
+
+def test_runs_beside_a_baseline_have_it_with_them(tmp_path: Path) -> None:
+    (tmp_path / "wikitext2").mkdir()
+    given = ["gao4"], "small", str(tmp_path), str(tmp_path)
+    runs, _ = select_runs(*given, only=["gao4/lm/mix_big/s1"])
+    lin, mixture = runs
+    assert (lin.row, mixture.row) == ("lin", "mix_big")
+    assert mixture.output == f"{mixture.folder}/neighbours_{Path(lin.folder).name}.json"
 
 
 LOG = """\
@@ -311,6 +353,74 @@ def test_stopped_it_goes_on_and_makes_what_is_missing_or_changed(folder: Path) -
     assert trained(script(folder, *words)) == ["kerbs"]
     (log,) = cells.glob("kerbs-s1-*/train.log")
     assert "Loaded checkpoint" not in log.read_text()
+
+
+SMALL_LM = """
+extends: {root}/configs/wikitext2/{name}.yaml
+train:
+  decoder-hidden-size: 16
+  decoder-embed-dim: 16
+  decoder-out-embed-dim: 16
+  warmup-updates: 2
+  lr: 2e-2
+  max-update: 40
+  total-num-update: 40
+  validate-interval-updates: 20
+  num-workers: 0
+"""
+TEXT = """
+data:
+  switchboard: {folders: [none], prepare: echo}
+  toy_text:
+    folders: [toy]
+    prepare: >-
+      fairseq-kerbs prepare-lm --train {raw}/train.en --valid {raw}/valid.en --test {raw}/test.en
+      --workers 1 --dest {dest}
+"""
+
+
+@pytest.mark.slow
+def test_gao2_and_gao4_on_a_small_text(folder: Path) -> None:
+    """The descriptions themselves, with another text and smaller models."""
+    for name in ("kernel", "mixture"):
+        text = SMALL_LM.replace("{root}", str(ROOT)).replace("{name}", name)
+        (folder / f"small_{name}.yaml").write_text(text)
+    for name in ("gao2", "gao4"):
+        text = (tables.TABLES / f"{name}.yaml").read_text() + TEXT
+        text = re.sub(r"wikitext2/(kernel|mixture)\.yaml", r"small_\1.yaml", text)
+        (folder / f"{name}.yaml").write_text(text.replace("data: wikitext2", "data: toy_text"))
+    words = ["--table", "gao2.yaml", "--table", "gao4.yaml"]
+    words += [word for row in ("mos", "rho_1") for word in ("--only", f"gao?/*/{row}/s1")]
+    said = script(folder, *words)
+    assert len(re.findall(r"training cells/toy_text/", said)) == 3  # lin comes with mos
+    work, results = folder / "runs" / "tables", folder / "results" / "tables"
+
+    # validation with the best loss has the variance; the training log has the loss
+    written = (results / "gao2_small.md").read_text()
+    for row, title in (("mos", "rho 0.1"), ("rho_1", "rho 1")):
+        (log,) = work.glob(f"cells/toy_text/small_mixture_{row}-s1-*/train.log")
+        valid = [line for line in log.read_text().splitlines() if "| valid |" in line]
+        best = min(valid, key=lambda line: float(line.partition("nll_loss ")[2].split()[0]))
+        variance = 100 * float(best.partition("mixture_variance ")[2].split()[0])
+        perplexity = (log.parent / "perplexity.txt").read_text().rpartition(" ")[2].strip()
+        assert variance > 0
+        for value in (f"{variance:.2f}", f"{float(perplexity):.2f}"):
+            assert re.search(rf"\| {title} +\| {value} ", written), (title, value, written)
+    assert "variance of the mixture weights (× 100), ours" in written
+
+    written = (results / "gao4_small.md").read_text()
+    (file,) = work.glob("cells/toy_text/small_mixture_mos-s1-*/neighbours_small_kernel-s1-*.json")
+    both = read_result(file)["totals"][1]
+    for row, right in (("lin", both["right"]), ("mos", both["other_right"])):
+        assert re.search(rf"\| {row} +\|.*\| {right:,} of {both['times']:,} +\|", written)
+    assert 0 < both["right"] < both["times"]
+    assert "Nothing to be done" in script(folder, *words)
+    gao2 = folder / "gao2.yaml"
+    gao2.write_text(gao2.read_text().replace("regularization: 1}", "regularization: -1}"))
+    script(folder, *words, status=1)
+    sentence = "--mixture-regularization is -1.0; it must be a finite number"
+    logs = [log.read_text() for log in work.glob("cells/toy_text/*rho_1*/train.log")]
+    assert [sentence in log for log in sorted(logs, key=len)] == [True, False]
 
 
 @pytest.mark.slow

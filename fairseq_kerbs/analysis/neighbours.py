@@ -1,22 +1,33 @@
 """Words that an output layer can hardly tell apart (Gao et al. 2019, Section 4.5).
 
-The similarity of two senses is the cosine of their vectors after the mean over the senses is
-subtracted: a softmax does not see what all its logits have in common. The similarity of two words
-is that of their most similar senses. Senses with less than `LEAST_USAGE` of their word's usage are
-left out. Words are joined to clusters by the mean similarity of their pairs, down to what half of
-all words have to their nearest one. Clusters are sorted by the mean over their words of the summed
-similarity to the others.
+Words are joined to clusters by the similarity of their output vectors. Gao et al. write that "the
+pairwise word distances are calculated using inner product", and not how clusters follow from these.
+There are two similarities of senses:
+
+- ``inner-product``, as in the paper.
+- ``cosine``, ours: the cosine after the mean over the senses is subtracted. A softmax does not see
+  what all its logits have in common.
+
+The rest is ours. The similarity of two words is that of their most similar senses. Senses with less
+than `LEAST_USAGE` of their word's usage are left out. Words are joined to clusters by the mean
+similarity of their pairs, down to what half of all words have to their nearest one. Clusters are
+sorted by the mean over their words of the summed similarity to the others.
 
 For each cluster the occurrences of its words in a text are counted: ``times`` in all, ``right``
 where the word is the most probable one, ``within`` where another word of the cluster is. Examples
 show the latter, sorted by the difference of the two probabilities.
+
+With the predictions of a second model, as in Table 4 of Gao et al., the clusters are still those of
+the first. There are four more counts: ``other_right`` and ``other_within`` of the second model,
+``resolved`` where the first predicts another word of the cluster and the second the right one, and
+``introduced`` where it is the other way round. Examples show the resolved ones.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from textwrap import shorten
 from typing import Any, NamedTuple
 
@@ -24,7 +35,6 @@ import numpy as np
 import torch
 from pandas import DataFrame, concat
 from scipy import sparse
-from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -38,27 +48,50 @@ NEAREST = 16  # senses kept beside each, times the most senses of a word
 MOST_WORDS = 8  # of a cluster: Gao et al. show five
 _CONTEXT = 8  # words shown on either side
 _WORDS = 44  # letters of a cluster's words
+_ROWS = 1024  # senses whose similarities to all others are computed at a time
 _COUNTS = ["times", "right", "within"]
+_OTHER_COUNTS = ["other_right", "other_within", "resolved", "introduced"]
+SIMILARITIES = ("cosine", "inner-product")
 
 
-def similarity_graph(layer: OutputLayer, words: Tensor) -> sparse.csr_matrix:
+def similarity_graph(
+    layer: OutputLayer, words: Tensor, similarity: str = "cosine"
+) -> sparse.csr_matrix:
     """Similarity of each of the ``words`` [V] that are to be compared to its nearest ones, [V, V],
-    symmetric; minutes for tens of thousands of senses."""
+    symmetric. ``similarity`` is one of `SIMILARITIES`; what is not above 0 is left out."""
     owners, usage = layer.word_of_sense.cpu(), layer.usage.float().cpu()
     totals = torch.zeros(layer.vocab_size).index_add_(0, owners, usage)
     used = (usage >= LEAST_USAGE * totals[owners]) & words[owners]
-    vectors = layer.weight.detach().float()[used, : layer.embed_dim - layer.biased]
-    points = normalize(vectors - vectors.mean(0)).numpy()  # [n, d]
-    most = min(NEAREST * layer.max_senses, len(points) - 1)
-    search = NearestNeighbors(n_neighbors=most, metric="cosine", algorithm="brute").fit(points)
-    near, word = search.kneighbors_graph(mode="distance").tocoo(), owners[used].numpy()
-    pairs = DataFrame({"word": word[near.row], "other": word[near.col], "alike": 1 - near.data})
+    vectors = layer.weight.detach().float()[used, : layer.embed_dim - layer.biased]  # [n, d]
+    if similarity == "cosine":
+        vectors = normalize(vectors - vectors.mean(0))
+    most = min(NEAREST * layer.max_senses, len(vectors) - 1)
+    near = [_nearest(vectors, first, most) for first in range(0, len(vectors), _ROWS)]
+    alike, columns = (torch.cat(parts) for parts in zip(*near))  # [n, most]
+    word = owners[used]
+    pairs = DataFrame(
+        {
+            "word": word.repeat_interleave(most).numpy(),
+            "other": word[columns].flatten().numpy(),
+            "alike": alike.flatten().numpy(),
+        }
+    )
     pairs = pairs[(pairs["alike"] > 0) & (pairs["word"] != pairs["other"])]
     pairs = pairs.groupby(["word", "other"], as_index=False).max()
     size = layer.vocab_size, layer.vocab_size
     where = pairs["word"], pairs["other"]
     graph = sparse.csr_matrix((pairs["alike"], where), size, np.float64)
     return graph.maximum(graph.T)
+
+
+def _nearest(vectors: Tensor, first: int, most: int) -> tuple[Tensor, Tensor]:
+    """The largest inner products of the `_ROWS` vectors [n, d] from ``first`` on with others, and
+    the numbers of these, both [rows, most]."""
+    scores = vectors[first : first + _ROWS] @ vectors.t()  # [rows, n]
+    row = torch.arange(len(scores))
+    scores[row, first + row] = -torch.inf  # a sense is not its own neighbour
+    largest = scores.topk(most)
+    return largest.values, largest.indices
 
 
 def usual_similarity(graph: sparse.csr_matrix) -> float:
@@ -102,19 +135,56 @@ def cluster_words(
     return [words for words in members.values() if len(words) > 1]
 
 
+class Cluster(NamedTuple):
+    """Words that are similar to each other."""
+
+    words: list[int]  # entries of the dictionary, the most frequent first
+    similarity: float  # mean over its pairs, 0 for those that are not among the nearest
+
+
+def find_clusters(
+    layer: OutputLayer, words: Tensor, frequency: Sequence[int], similarity: str = "cosine"
+) -> list[Cluster]:
+    """Clusters of words, those whose words are most similar to the others first.
+
+    Args:
+        layer: output layer whose vectors are compared.
+        words: [V], whether an entry of the dictionary is compared.
+        frequency: [V], occurrences of the entries in the training data.
+        similarity: one of `SIMILARITIES`.
+
+    Raises:
+        UserError: no two words are similar.
+    """
+    graph = similarity_graph(layer, words, similarity)
+    found = cluster_words(graph, usual_similarity(graph))
+    if not found:
+        raise UserError("no two words have similar output vectors")
+    sums = {min(members): float(graph[members][:, members].sum()) for members in found}
+    # what a word has to the others of its cluster, on average
+    found.sort(key=lambda members: (-sums[min(members)] / len(members), members))
+    clusters = []
+    for members in found:
+        ordered = sorted(members, key=lambda word: (-frequency[word], word))
+        pairs = len(members) * (len(members) - 1)
+        clusters.append(Cluster(ordered, sums[min(members)] / pairs))
+    return clusters
+
+
 class Neighbours(NamedTuple):
-    """Clusters of similar words, and what a model predicts where they occur."""
+    """Clusters of similar words, and what one model or two predict where they occur."""
 
     found: str  # how many clusters and words
     clusters: DataFrame
     """A row a cluster: its number, ``words`` (the most frequent first), ``similarity`` (mean of its
     pairs, 0 for those that are not among the nearest); with a text ``times``, ``right`` and
-    ``within``."""
+    ``within``; with a second model ``other_right``, ``other_within``, ``resolved`` and
+    ``introduced``."""
     totals: DataFrame  # with a text the same counts of all clusters, and of all words
     examples: DataFrame
     """A row an occurrence: its ``cluster``, ``sentence`` (of a language model: block) from 1,
     ``word``, ``text`` around it, ``guess`` with its ``probability``, and that of the word,
-    ``truth``."""
+    ``truth``; with a second model also that of the word by it, ``other_truth``."""
 
     def table(self) -> DataFrame:
         """One row an example, or a cluster that has none; a cluster's figures are on each row."""
@@ -127,70 +197,113 @@ class Neighbours(NamedTuple):
 
 
 def find_neighbours(
-    layer: OutputLayer, text: Text | None, words: Tensor, symbols: Sequence[str],
-    frequency: Sequence[int], *, top: int = 8, examples: int = 1,
-) -> Neighbours:  # fmt: skip
-    """Find clusters, and count and show their occurrences.
+    clusters: Sequence[Cluster],
+    symbols: Sequence[str],
+    text: Text | None = None,
+    other: Text | None = None,
+    *,
+    wanted: Collection[int] = (),
+    top: int = 8,
+    examples: int = 1,
+) -> Neighbours:
+    """Count and show the occurrences of the words of clusters.
 
     Args:
-        layer: output layer whose vectors are compared.
+        clusters: what :func:`find_clusters` returns.
+        symbols: [V], names of the dictionary's entries.
         text: text with predictions, if any.
-        words, symbols, frequency: [V] of the dictionary's entries which are compared, their names,
-            and their occurrences in the training data.
-        top, examples: maximum number of clusters (0 for all), and of examples of one.
+        other: the same text with the predictions of a second model, if any.
+        wanted: entries of the dictionary whose clusters are shown. By default the first are shown.
+        top: maximum number of clusters without ``wanted``, 0 for all.
+        examples: maximum number of examples of a cluster.
+
+    Raises:
+        UserError: a wanted word is in no cluster, or the texts differ.
     """
-    graph = similarity_graph(layer, words)
-    clusters = cluster_words(graph, usual_similarity(graph))
-    # what a word has to the others of its cluster, on average
-    clusters.sort(key=lambda words: (-float(graph[words][:, words].sum()) / len(words), words))
-    chosen = clusters[: top or None]
-    if not chosen:
-        raise UserError("no two words have similar output vectors")
-    found = f"{len(clusters)} with {sum(map(len, clusters))} words, {len(chosen)} shown"
-    rows = []
-    for number, members in enumerate(chosen, start=1):
-        members.sort(key=lambda word: (-frequency[word], word))
-        alike = graph[members][:, members].sum() / (len(members) * (len(members) - 1))
-        listed = " ".join(symbols[word] for word in members)
-        rows.append({"cluster": number, "words": listed, "similarity": alike})
-    table = DataFrame(rows)
+    if alone := set(wanted).difference(*(cluster.words for cluster in clusters)):
+        names = ", ".join(sorted(symbols[word] for word in alone))
+        raise UserError(f"--word: {names}: in no cluster, as no other word is similar enough")
+    numbers = [
+        n for n, cluster in enumerate(clusters) if not wanted or {*wanted} & {*cluster.words}
+    ]
+    numbers = numbers if wanted else numbers[: top or None]
+    words = sum(len(cluster.words) for cluster in clusters)
+    found = f"{len(clusters)} with {words} words, {len(numbers)} shown"
+    table = DataFrame(
+        [
+            {
+                "cluster": number + 1,
+                "words": " ".join(symbols[word] for word in clusters[number].words),
+                "similarity": clusters[number].similarity,
+            }
+            for number in numbers
+        ]
+    )
     if text is None:
         return Neighbours(found, table, DataFrame(), DataFrame(columns=["cluster"]))
-    seen = _occurrences(text, clusters, len(symbols))
-    counts = seen.groupby("cluster")[_COUNTS].sum().reindex(table["cluster"], fill_value=0)
+    seen, counted = _occurrences(text, clusters, len(symbols)), _COUNTS
+    if other is not None:
+        seen = _beside(seen, _occurrences(other, clusters, len(symbols)))
+        counted = [*_COUNTS, *_OTHER_COUNTS]
+    counts = seen.groupby("cluster")[counted].sum().reindex(table["cluster"], fill_value=0)
     groups = {"(all clusters)": seen[seen["cluster"] > 0], "(all words)": seen}
-    totals = [{"words": name, **group[_COUNTS].sum()} for name, group in groups.items()]
-    inside = seen[seen["within"] & (seen["cluster"] <= len(chosen))]
+    totals = [{"words": name, **group[counted].sum()} for name, group in groups.items()]
+    inside = seen[seen["within" if other is None else "resolved"]]
+    inside = inside[inside["cluster"].isin(table["cluster"])]
+    inside = inside.sort_values("margin", ascending=False, kind="stable")
     shown = inside.groupby("cluster").head(examples).sort_values("cluster", kind="stable")
     table = table.join(counts, on="cluster")
     return Neighbours(found, table, DataFrame(totals), _as_examples(shown, text, symbols))
 
 
-def _occurrences(text: Text, clusters: list[list[int]], words: int) -> DataFrame:
-    """Tokens of a text, each with the number of its ``cluster``, 0 for none, sorted by how much
-    more probable the guess is than the word."""
+def _occurrences(text: Text, clusters: Sequence[Cluster], words: int) -> DataFrame:
+    """Tokens of a text, each with the number of its ``cluster``, 0 for none, and by how much the
+    guess is more probable than the word, its ``margin``."""
     cluster_of = np.zeros(words, np.int64)
-    for number, members in enumerate(clusters, start=1):
-        cluster_of[members] = number
+    for number, cluster in enumerate(clusters, start=1):
+        cluster_of[cluster.words] = number
     seen = text.tokens[["line", "place", "entry", "guess"]].copy()
     seen["cluster"] = cluster_of[seen["entry"]]
-    seen["probability"], seen["truth"] = text.tokens["guessed"], text.tokens["probability"]
-    seen["times"], seen["right"] = 1, seen["guess"] == seen["entry"]
+    seen["probability"] = text.tokens["guessed"]
+    seen["truth"] = text.tokens["probability"]
+    seen["times"] = 1
+    seen["right"] = seen["guess"] == seen["entry"]
     same = (cluster_of[seen["guess"]] == seen["cluster"]) & (seen["cluster"] > 0)
     seen["within"] = same & ~seen["right"]
-    margin = seen["probability"] - seen["truth"]
-    return seen.loc[margin.sort_values(ascending=False, kind="stable").index]
+    seen["margin"] = seen["probability"] - seen["truth"]
+    return seen
+
+
+def _beside(first: DataFrame, second: DataFrame) -> DataFrame:
+    """Occurrences by a first model, with the columns about a second one."""
+    places = ["line", "place", "entry"]
+    if not np.array_equal(first[places].to_numpy(), second[places].to_numpy()):
+        raise UserError(
+            "--compare: the two models do not read the same words of this split; compare models "
+            "that were trained on the same data"
+        )
+    right, within = second["right"].to_numpy(), second["within"].to_numpy()
+    return first.assign(
+        other_right=right,
+        other_within=within,
+        other_truth=second["truth"].to_numpy(),
+        resolved=first["within"] & right,
+        introduced=first["right"] & within,
+    )
 
 
 def _as_examples(table: DataFrame, text: Text, symbols: Sequence[str]) -> DataFrame:
     """Occurrences as `Neighbours.examples` has them."""
     places = zip(table["line"], table["place"])
-    return table.assign(
+    shown = table.assign(
         sentence=table["line"] + 1,
         word=[symbols[entry] for entry in table["entry"]],
         text=[in_context(text.words[line], place, _CONTEXT) for line, place in places],
         guess=[symbols[entry] for entry in table["guess"]],
-    )[["cluster", "sentence", "word", "text", "guess", "probability", "truth"]]
+    )
+    columns = ["cluster", "sentence", "word", "text", "guess", "probability", "truth"]
+    columns += [name for name in ("other_truth",) if name in table]
+    return shown[columns]
 
 
 def neighbours_as_text(result: Neighbours) -> str:
@@ -199,9 +312,13 @@ def neighbours_as_text(result: Neighbours) -> str:
     table = concat([result.clusters, result.totals])
     table["words"] = [shorten(words, _WORDS, placeholder=" …") for words in table["words"]]
     table["similarity"] = table["similarity"].map("{:.2f}".format, na_action="ignore")
-    table = table.drop(columns="cluster").rename(columns={"within": "one for another"})
+    heads = {name: name.replace("_", " ") for name in _OTHER_COUNTS}
+    heads |= {"within": "one for another", "other_within": "other one for another"}
+    table = table.drop(columns="cluster").rename(columns=heads)
     parts.append(table.fillna("").to_markdown(index=False, tablefmt="plain", disable_numparse=True))
     form = "  {sentence:>6}  {text}\n          {guess} {probability:.2f}, {word} {truth:.2f}"
+    if "other_truth" in result.examples:
+        form += ", by the other model {other_truth:.2f}"
     for cluster, words in zip(result.clusters["cluster"], result.clusters["words"]):
         examples = records(result.examples[result.examples["cluster"] == cluster])
         if examples:

@@ -184,7 +184,15 @@ def geometry(args: argparse.Namespace) -> None:
 
 @command(
     *("neighbours", reading.CHECKPOINT, reading.DATA_OR_DICT, reading.split("test"), reading.TRUST),
-    arg.number("--top", 8, "number of clusters to show. 0 shows all"),
+    arg.file("--compare", "a second model of the same data, counted in the same clusters", "OTHER"),
+    arg.choice(
+        "--similarity",
+        "between output vectors: cosine after subtraction of their mean, or the inner product as "
+        "in Gao et al.",
+        *("cosine", "inner-product"),
+    ),
+    reading.words("show the clusters of these words", default=[]),
+    arg.number("--top", 8, "number of clusters to show without --word. 0 shows all"),
     arg.number("--examples", 1, "number of sentences per cluster"),
     arg.number("--least", 20, "minimum number of occurrences of a word in the training data"),
     arg.switch("--joined", "use whole words only, with BPE pieces joined"),
@@ -193,21 +201,23 @@ def geometry(args: argparse.Namespace) -> None:
 def neighbours(args: argparse.Namespace) -> None:
     """clusters of words with similar output embeddings
 
-    Cluster words by the cosine of their output embeddings, or of their senses'. With --data: count
-    how often a word of a cluster is predicted instead of another. Models of fairseq work too.
+    Cluster words by the similarity of their output embeddings, or of their senses'. With --data:
+    count how often a word of a cluster is predicted instead of another. With --compare: count where
+    a second model predicts the right word instead, and the reverse (Table 4 of Gao et al.). Models
+    of fairseq work too.
     """
     import torch
 
     from fairseq_kerbs.analysis import neighbours as analysis
-    from fairseq_kerbs.analysis.teacher_forcing import read_text
-    from fairseq_kerbs.analysis.words import BPE_MARK, csv_of, is_word
+    from fairseq_kerbs.analysis.words import BPE_MARK, csv_of, is_word, word_numbers
     from fairseq_kerbs.checkpoints import model_layer
 
-    layer, dictionary, model, task = reading.read_model(args, any_model=True)
-    layer, text = layer or model_layer(model, args.checkpoint), None
-    if task is not None:
-        text = read_text(model, task, args.split, joined=args.joined, guesses=True)
-        text = text._replace(tokens=text.tokens[text.tokens["entry"] >= dictionary.nspecial])
+    if args.compare is not None and args.data is None:
+        raise UserError("--compare needs --data, the text in which predictions are compared")
+    trained = reading.read_model(args, any_model=True)
+    dictionary = trained.dictionary
+    layer = trained.layer or model_layer(trained.model, args.checkpoint)
+    wanted = word_numbers(dictionary, args.word)
     compared = [
         is_word(word, number, dictionary.nspecial)
         and dictionary.count[number] >= args.least
@@ -219,10 +229,31 @@ def neighbours(args: argparse.Namespace) -> None:
             f"--least {args.least}: fewer than two words occur as often in the training data; give "
             "a smaller number"
         )
+    text = other = None
+    if trained.task is not None:
+        text = _predictions(trained, args)
+    if args.compare is not None:
+        settings = argparse.Namespace(**{**vars(args), "checkpoint": args.compare})
+        other = _predictions(reading.read_model(settings, any_model=True), args)
+    clusters = analysis.find_clusters(
+        layer, torch.tensor(compared), dictionary.count, args.similarity
+    )
     result = analysis.find_neighbours(
-        *(layer, text, torch.tensor(compared), dictionary.symbols, dictionary.count),
+        clusters,
+        dictionary.symbols,
+        text,
+        other,
+        wanted=wanted,
         top=args.top,
         examples=args.examples,
     )
     reading.write_files(args, result.as_json(), csv_of(result.table(), 6))
     reading.show(analysis.neighbours_as_text(result))
+
+
+def _predictions(trained: reading.Trained, args: argparse.Namespace) -> Any:
+    """The words of a split, without special symbols, and what a model predicts in their place."""
+    from fairseq_kerbs.analysis.teacher_forcing import read_text
+
+    text = read_text(trained.model, trained.task, args.split, joined=args.joined, guesses=True)
+    return text._replace(tokens=text.tokens[text.tokens["entry"] >= trained.dictionary.nspecial])

@@ -14,7 +14,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch, fnmatchcase
 from itertools import product
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Any
 from fairseq_kerbs import configurations
 from fairseq_kerbs.configurations import CONFIGS, Flags, flag_arguments
 from fairseq_kerbs.data.prepare import write_lines
-from fairseq_kerbs.evaluation import examples
+from fairseq_kerbs.evaluation import confusable, examples
 from fairseq_kerbs.evaluation.bleu import SAMPLES, bleu_metric, corpus_scores, paired_bootstrap
 from fairseq_kerbs.evaluation.texts import read_texts
 from fairseq_kerbs.utils.errors import UserError, sentence_of
@@ -32,18 +32,25 @@ from fairseq_kerbs.utils.machine import describe_machine, describe_versions
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, run_program, usable_cores
 
 TABLES = CONFIGS / "tables"
-NAMES = ("1", "2", "3", "4", "5", "6", "gao1", "gao3", "layers")  # --table all
+NAMES = (
+    *("1", "2", "3", "4", "5", "6"),
+    *("gao1", "gao2", "gao3", "gao4", "gao_grid", "layers"),
+)
+"""Tables of ``--table all``."""
 
-_OUTPUTS = {"senses": "words.md", "perplexity": "perplexity.txt", "valid_loss": "trained"}
+_OUTPUTS = {"senses": "words.md", "perplexity": "perplexity.txt"}
+_OUTPUTS |= {"valid_loss": "trained", "mixture_variance": "trained"}  # figures of the log
 _METRICS = {
     "bleu4": "BLEU-4",
     "bleu1": "BLEU-1",
     "perplexity": "perplexity (lower is better)",
     "valid_loss": "best validation loss (bits, lower is better)",
+    "mixture_variance": "variance of the mixture weights (× 100)",
     "human": "human score",
 }
 _ORDERS = {"bleu4": 4, "bleu1": 1}
 _VALID = re.compile(r"\| valid \|.*?(?:\| nll_loss|\| loss(?!.*\| nll_loss)) ([0-9.]+) ")
+_VARIANCE = re.compile(r"\| valid \|.*?\| nll_loss ([0-9.]+) .*\| mixture_variance ([0-9.e-]+)")
 _PERPLEXITY = re.compile(r"Loss \(base 2\): .+, Perplexity: ([0-9.]+|inf|nan)")
 _SHARED = ("task", "sample-break-mode", "tokens-per-sample")  # flags of training and eval-lm
 
@@ -70,7 +77,15 @@ class Run:
     @property
     def label(self) -> str:
         """Name of the run for ``--only``."""
-        return f"{self.table['name']}/{self.column}/{self.row}/s{self.seed}"
+        return self._label_of(self.row)
+
+    @property
+    def baseline(self) -> str:
+        """Label of the baseline's run of the same column and seed."""
+        return self._label_of(self.table["baseline"])
+
+    def _label_of(self, row: str) -> str:
+        return f"{self.table['name']}/{self.column}/{row}/s{self.seed}"
 
     def raw(self, corpora: str) -> Path | None:
         """Path of the raw text in a folder of corpora, or None if it is missing."""
@@ -115,11 +130,25 @@ def load_table(name: str) -> dict[str, Any]:
 def plan_runs(table: Mapping[str, Any], scale_name: str) -> Iterator[Run]:
     """Runs of a table at a scale, ordered by seed. Invalid configurations raise a UserError."""
     for name, column in table["columns"].items():
-        scale = column.get(scale_name, {})
+        scale, runs = column.get(scale_name, {}), list[Run]()
         for seed, row in product(scale.get("seeds", ["1"]), table["rows"] if scale else ()):
             files = [scale.get("config"), *_fitting(row, scale.get("configs", {}))]
             if files[-1]:
-                yield _plan_run(table, name, row, int(seed), scale, files[-1].replace("{row}", row))
+                file = files[-1].replace("{row}", row)
+                runs.append(_plan_run(table, name, row, int(seed), scale, file))
+        if table["kind"] == "neighbours":
+            runs = [_beside_baseline(run, runs) for run in runs]
+        yield from runs
+
+
+def _beside_baseline(run: Run, runs: Sequence[Run]) -> Run:
+    """A run whose output names the run of the baseline that it is compared with."""
+    base = next((each for each in runs if each.label == run.baseline), None)
+    if base is None:
+        where = run.table["file"]
+        raise UserError(f"{where}: kind neighbours needs a baseline that has a configuration")
+    output = f"{run.folder}/neighbours_{Path(base.folder).name}.json"
+    return replace(run, output=output)
 
 
 def _fitting(row: str, values: Mapping[str, Any]) -> list[Any]:
@@ -175,6 +204,8 @@ def select_runs(
                 f"--only {pattern}: no run matches; labels are {', '.join(labels[:4])}, …"
             )
         wanted.update(matching)
+    # what is counted beside the baseline needs its run
+    wanted |= {r.baseline for r in runs if r.table["kind"] == "neighbours" and r.label in wanted}
     missing, selected = dict[str, str](), list[Run]()
     for run in (run for run in runs if run.label in wanted):
         if run.raw(corpora) is None and not Path(work, run.prepared, "bin").is_dir():
@@ -219,7 +250,11 @@ def _figures(run: Run) -> dict[str, Any]:
     parameters = re.search(r"num\. shared model params: ([\d,]+)", log)
     loss = min(map(float, _VALID.findall(log)), default=None)
     value, signature = loss, None
-    if run.metric == "perplexity":
+    if run.metric == "mixture_variance":
+        # of the checkpoint that the other figures are about; none if the model is no mixture
+        found = [(float(nll), float(variance)) for nll, variance in _VARIANCE.findall(log)]
+        value = 100 * min(found)[1] if found else None
+    elif run.metric == "perplexity":
         printed = _PERPLEXITY.findall(Path(run.output).read_text("utf-8"))
         value = float(printed[-1]) if printed else None
     elif run.metric in _ORDERS:
@@ -257,6 +292,12 @@ def write_table(runs: Sequence[Run], scale: str, figures: str, path: str) -> Non
             for run in of_column:
                 lines += [f"## {title}, {table['rows'][run.row]}, seed {run.seed}", ""]
                 lines += [Path(run.output).read_text("utf-8")]
+        elif table["kind"] == "neighbours" and of_column:
+            for seed in sorted({run.seed for run in of_column}):
+                of_seed = [run for run in of_column if run.seed == seed]
+                lines += [f"## {title}, seed {seed}", "", *_confusions(of_seed), ""]
+            notes = column.get("note", ""), _data_and_seeds(column[scale])
+            lines += [*(f"- {note}" for note in notes if note), ""]
         elif of_column:
             lines += [f"## {title}", "", *_examples(of_column)]
     file, name = table["file"], table["name"].removeprefix("table")
@@ -298,8 +339,7 @@ def _section(table: Any, column: Any, scale: Any, figures: Any) -> list[str]:
         cells["best valid nll (bits)"] = mean_and_deviation("valid_loss", ".3f")
         cells["parameters"] = groups["parameters"].first().map("{:,.0f}".format)
         cells["training min"] = groups["minutes"].mean().map("{:.1f}".format)
-        seeds = ", ".join(scale.get("seeds", ["1"]))
-        notes.append(f"Data {scale['data']}; seeds {seeds}. {scale.get('note', '')}".rstrip())
+        notes.append(_data_and_seeds(scale))
     frame = DataFrame(cells).reindex(rows)
     frame = frame[frame.index.isin([*figures["row"], *paper.index])].fillna("")
     notes += [f"Signature `{text}`." for text in figures["signature"].dropna().unique()]
@@ -310,6 +350,18 @@ def _section(table: Any, column: Any, scale: Any, figures: Any) -> list[str]:
         )
     markdown = frame.to_markdown(index=False, disable_numparse=True)
     return [markdown, "", *(f"- {note}" for note in notes if note)]
+
+
+def _data_and_seeds(scale: Any) -> str:
+    seeds = ", ".join(scale.get("seeds", ["1"]))
+    return f"Data {scale['data']}; seeds {seeds}. {scale.get('note', '')}".rstrip()
+
+
+def _confusions(runs: Sequence[Run]) -> list[str]:
+    """What the systems of a column predict in clusters of similar words, for one seed."""
+    table = runs[0].table
+    results = {table["rows"][run.row]: confusable.read_result(Path(run.output)) for run in runs}
+    return confusable.confusable_words(results, table["rows"][table["baseline"]])
 
 
 def _examples(runs: Sequence[Run]) -> list[str]:
@@ -338,7 +390,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     add = parser.add_argument
     text = "table, or file with a description. Repeat the flag for several tables [all]"
-    add("--table", action="append", metavar="1|2|3|4|5|6|gao1|gao3|layers|all|FILE", help=text)
+    add("--table", action="append", metavar=f"{'|'.join(NAMES)}|all|FILE", help=text)
     text = "full: the papers' sizes. small: runs of at most 80 minutes on two cores [%(default)s]"
     add("--scale", choices=("full", "small"), default="small", help=text)
     for name, folder, text in (

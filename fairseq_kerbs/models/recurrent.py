@@ -486,7 +486,7 @@ class FairseqLstmModel(_FairseqLstm, lstm.LSTMModel):
 
 
 class FairseqLstmLanguageModel(_FairseqLstm, lstm_lm.LSTMLanguageModel):
-    """fairseq's lstm_lm, for converted models."""
+    """fairseq's lstm_lm, for converted models and for Gao et al. (configs/switchboard)."""
 
     arch = "fairseq_lstm_lm_kerbs"
     fill_stock = staticmethod(lstm_lm.base_architecture)

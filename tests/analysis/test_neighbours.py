@@ -15,9 +15,11 @@ from torch import Tensor
 from fairseq_kerbs.analysis import neighbours as analysis
 from fairseq_kerbs.analysis.teacher_forcing import Text, read_text
 from fairseq_kerbs.checkpoints import load_layer, load_model_and_task, model_layer
+from fairseq_kerbs.cli import main
 from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer, SoftmaxOutputLayer
 from fairseq_kerbs.utils.errors import UserError
 from tests.analysis.conftest import Reported, Trained
+from tests.helpers.cli import Capsys
 
 WORDS = ["<s>", "<pad>", "</s>", "<unk>", "quickly", "soon", "red", "blue", "the"]
 QUICKLY, SOON, RED, BLUE, THE = range(4, 9)
@@ -30,13 +32,27 @@ TOKENS = DataFrame([
 FIRST = Text(LINES, None, TOKENS)
 
 
-def find(text: Text | None = FIRST, **flags: Any) -> analysis.Neighbours:
+OTHER = FIRST._replace(
+    tokens=TOKENS.assign(
+        probability=[0.9, 0.5, 0.7, 0.3, 0.2, 0.9, 0.4, 0.6],
+        guess=[THE, RED, SOON, SOON, THE, THE, SOON, QUICKLY],
+        guessed=[0.9, 0.5, 0.7, 0.6, 0.7, 0.9, 0.4, 0.6],
+    )
+)
+
+
+def small_layer() -> OutputLayer:
     """With vectors by which "quickly" is like "soon", and "red" like "blue"."""
     layer = SoftmaxOutputLayer(3, len(WORDS))
     rows = [[1.0, 0.0, 0.0], [1.0, 0.1, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.1], [0.0, 0.0, -1.0]]
     layer.weight.data = torch.cat([torch.zeros(4, 3), torch.tensor(rows)])
+    return layer
+
+
+def find(text: Text | None = FIRST, other: Text | None = None, **flags: Any) -> analysis.Neighbours:
     frequency = [0, 0, 0, 0, 5, 9, 3, 8, 50]
-    return analysis.find_neighbours(layer, text, torch.arange(9) >= 4, WORDS, frequency, **flags)
+    clusters = analysis.find_clusters(small_layer(), torch.arange(9) >= 4, frequency)
+    return analysis.find_neighbours(clusters, WORDS, text, other, **flags)
 
 
 def test_clusters_counts_and_examples_by_hand() -> None:
@@ -59,9 +75,94 @@ def test_clusters_counts_and_examples_by_hand() -> None:
     assert re.search(r"\nsoon quickly +[\d.]+ +4 +1 +2 *\n", text)
     assert re.search(r"\n\(all words\) +8 +4 +2 *\n", text)
     assert len(find(top=1).table()) == len(find(None, top=1).table()) == 1
-    nothing = SoftmaxOutputLayer(3, 2), None, torch.ones(2, dtype=torch.bool), ["a", "b"], [1, 1]
     with pytest.raises(UserError, match="no two words have similar"):
-        analysis.find_neighbours(*nothing)
+        analysis.find_clusters(SoftmaxOutputLayer(3, 2), torch.ones(2, dtype=torch.bool), [1, 1])
+
+
+def test_a_second_model_in_the_clusters_of_the_first() -> None:
+    found = find(other=OTHER, examples=3)
+    pair = found.clusters.set_index("words").loc["soon quickly"]
+    counts = ["times", "right", "within", "other_right", "other_within", "resolved", "introduced"]
+    # the first has the second of soon, quickly, soon, quickly right; the other has all but that
+    assert pair[counts].tolist() == [4, 1, 2, 3, 1, 2, 1]
+    totals = [["(all clusters)", 4, 1, 2, 3, 1, 2, 1], ["(all words)", 8, 4, 2, 6, 1, 2, 1]]
+    assert found.totals.to_numpy().tolist() == totals
+    examples = found.examples[["word", "guess", "text", "other_truth"]].to_numpy().tolist()
+    assert examples == [
+        ["quickly", "soon", "soon [quickly]", 0.6], ["soon", "quickly", "the red [soon]", 0.7],
+    ]  # fmt: skip
+    text = analysis.neighbours_as_text(found)
+    assert "quickly 0.60, soon 0.30, by the other model 0.70" in text
+    assert re.search(r"\n\(all words\) +8 +4 +2 +6 +1 +2 +1 *(\n|$)", text)
+    swapped = find(OTHER, FIRST).totals[counts].to_numpy().tolist()
+    assert swapped == [[4, 3, 1, 1, 2, 1, 2], [8, 6, 1, 4, 2, 1, 2]]
+    guesses = [*OTHER.tokens["guess"][:-1], SOON]  # the last is wrong in the cluster, too
+    stubborn = OTHER._replace(tokens=OTHER.tokens.assign(guess=guesses))
+    assert find(other=stubborn, examples=3).examples["text"].tolist() == ["the red [soon]"]
+    shorter = OTHER._replace(tokens=OTHER.tokens[:-1])
+    moved = OTHER._replace(tokens=OTHER.tokens.assign(entry=TOKENS["entry"].to_numpy()[::-1]))
+    for different in (shorter, moved):
+        with pytest.raises(UserError, match="--compare: the two models do not read the same"):
+            find(other=different)
+
+
+def test_clusters_of_given_words() -> None:
+    clusters = [analysis.Cluster([SOON, QUICKLY], 0.9), analysis.Cluster([BLUE, RED], 0.8)]
+
+    def shown(*wanted: int) -> list[str]:
+        found = analysis.find_neighbours(clusters, WORDS, FIRST, wanted=wanted, top=1)
+        assert found.totals["times"].tolist() == [6, 8]  # of all clusters, shown or not
+        return list(found.clusters["words"])
+
+    assert (shown(), shown(RED)) == (["soon quickly"], ["blue red"])
+    assert shown(RED, SOON) == ["soon quickly", "blue red"]
+    with pytest.raises(UserError, match=r"--word: the: in no cluster"):
+        shown(SOON, THE)
+
+
+@pytest.mark.parametrize(("flags", "sentence"), [
+    ("--word xyzzy", "--word: xyzzy: not in the dictionary"),
+    ("--compare nowhere.pt", "there is no checkpoint nowhere.pt"),
+    ("--similarity angle", "invalid choice: 'angle'"),
+    ("--least 999999", "--least 999999: fewer than two words"),
+])  # fmt: skip
+def test_mistakes_are_one_sentence(
+    flags: str, sentence: str, trained: Trained, capsys: Capsys
+) -> None:
+    status = exit_status("neighbours", trained.kerbs, "--data", trained.data, *flags.split())
+    assert (status, sentence in capsys.readouterr().err) == (2, True)
+    if "compare" in flags:
+        assert exit_status("neighbours", trained.kerbs, *flags.split()) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("fairseq-kerbs: error: --compare needs --data")
+        assert error.count("\n") == 1
+
+
+def exit_status(*words: object) -> Any:
+    try:
+        return main([str(word) for word in words])
+    except SystemExit as end:
+        return end.code
+
+
+def test_the_command_with_a_second_model(trained: Trained, reported: Reported) -> None:
+    flags = ["--data", trained.data, "--least", "5", "--joined", "--top", "0"]
+    flags += ["--similarity", "inner-product"]
+    _, both, _ = reported("neighbours", trained.kerbs, *flags, "--compare", trained.softmax)
+    _, same, _ = reported("neighbours", trained.kerbs, *flags, "--compare", trained.kerbs)
+    _, first, _ = reported("neighbours", trained.kerbs, *flags)
+    assert first["totals"] == [
+        {name: row[name] for name in ("words", "times", "right", "within")}
+        for row in both["totals"]
+    ]
+    model, task = load_model_and_task(trained.softmax, trained.data, any_model=True)
+    tokens = read_text(model, task, "test", guesses=True).tokens
+    words = tokens[tokens["entry"] >= 4]
+    right = int((words["guess"] == words["entry"]).sum())
+    assert both["totals"][1]["other_right"] == right
+    for row in same["totals"]:
+        assert (row["resolved"], row["introduced"]) == (0, 0)
+        assert (row["right"], row["within"]) == (row["other_right"], row["other_within"])
 
 
 @pytest.mark.parametrize("name", ["softmax", "kerbs"])
@@ -114,7 +215,10 @@ def test_vectors_of_fairseqs_own_models(trained: Trained) -> None:
 
 
 @pytest.mark.parametrize("biased", [False, True])
-def test_similarity_by_vectors(biased: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("similarity", analysis.SIMILARITIES)
+def test_similarity_by_vectors(
+    biased: bool, similarity: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The definition, pair by pair; a bias is no part of a vector."""
     layer = KerbsOutputLayer(6 + biased, 23, 53, biased=biased)
     layer.inventory.usage.copy_(torch.rand(layer.total_senses) ** 4)  # some below a twentieth
@@ -124,19 +228,32 @@ def test_similarity_by_vectors(biased: bool, monkeypatch: pytest.MonkeyPatch) ->
     senses = [m for m, o in enumerate(owners) if o in total and usage[m] >= 0.05 * total[o]]
     assert len(senses) < sum(owner in total for owner in owners)
     vectors = layer.weight.detach()[senses, :6].double()
-    centred = torch.nn.functional.normalize(vectors - vectors.mean(0))
+    if similarity == "cosine":
+        vectors = torch.nn.functional.normalize(vectors - vectors.mean(0))
     expected, places = np.full((23, 23), -9.0), np.array(owners)[senses]
-    np.maximum.at(expected, (places[:, None], places), (centred @ centred.T).numpy())
+    np.maximum.at(expected, (places[:, None], places), (vectors @ vectors.T).numpy())
     words = torch.isin(torch.arange(23), torch.tensor(asked))
-    graph = analysis.similarity_graph(layer, words).toarray()
+    monkeypatch.setattr(analysis, "_ROWS", 7)  # several parts
+    graph = analysis.similarity_graph(layer, words, similarity).toarray()
     np.testing.assert_array_equal(graph, graph.T)
     apart = np.maximum(expected, 0.0) * (1 - np.eye(23))
     np.testing.assert_allclose(graph, apart, rtol=0, atol=1e-5)
     monkeypatch.setattr(analysis, "NEAREST", 1)
-    few = analysis.similarity_graph(layer, words).toarray()
+    few = analysis.similarity_graph(layer, words, similarity).toarray()
     nearest = max((other for other in asked if other != 9), key=lambda other: expected[9, other])
     assert few[9, nearest] == pytest.approx(max(0.0, expected[9, nearest]), abs=1e-5)
     assert 0 < np.count_nonzero(few) < np.count_nonzero(graph)
+
+
+def test_nearest_vectors_are_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(analysis, "_ROWS", 7)
+    vectors = torch.randn(20, 4, generator=torch.Generator().manual_seed(1))
+    products = (vectors @ vectors.T).fill_diagonal_(-9e9)
+    for first in (0, 7, 14):
+        values, numbers = analysis._nearest(vectors, first, 3)
+        expected = products[first : first + 7].sort(1, descending=True)
+        torch.testing.assert_close(values, expected.values[:, :3])
+        assert numbers.tolist() == expected.indices[:, :3].tolist()
 
 
 def plain_clusters(matrix: Any, least: float, most: int) -> list[list[int]]:
