@@ -166,7 +166,7 @@ LOG = """\
 """
 TEXTS = {
     ("a", 1): ["it is a dog", "hello world"], ("b", 1): ["it is a dog", "hello world to you"],
-    ("a", 2): ["it is", "hello world to you"], ("b", 2): ["it is", "hello world to you"],
+    ("a", 2): ["it is", "hello world to you"], ("b", 2): ["is it", "you to hello world"],
 }  # fmt: skip
 
 
@@ -199,7 +199,7 @@ def test_means_deviations_and_bootstrap(tmp_path: Path, monkeypatch: Patch) -> N
     assert rows["A"] == [ours["a"], "2", "25", "", "", "", *trained]
     gain, p = f"{means['b'] - means['a']:+.2f}", rows["B"][5].split(", ")
     assert rows["B"] == [ours["b"], "2", "26.5", gain, "+1.50", ", ".join(p), *trained]
-    assert (0 < float(p[0]) < 0.05, p[1]) == (True, "1.000")  # the texts of seed 2 are equal
+    assert (0 < float(p[0]) < 0.05, p[1]) == (True, "1.000")  # of seed 2, all resamples are equal
     people = next(line for line in cells if "human score, ours" in line)
     assert people == ["system", "human score, ours", "n", "paper", "ours − A", "paper's − A"]
     assert "|order:1`" in written
