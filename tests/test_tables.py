@@ -23,6 +23,7 @@ from fairseq_kerbs.models import PRESETS
 from fairseq_kerbs.utils.errors import UserError
 from tests.helpers import HANGS
 from tests.helpers.cli import Capsys, Patch
+from tests.helpers.cli import kerbs as run_kerbs
 from tests.helpers.slurm import running_slurm
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -200,12 +201,98 @@ def test_means_deviations_and_bootstrap(tmp_path: Path, monkeypatch: Patch) -> N
     gain, p = f"{means['b'] - means['a']:+.2f}", rows["B"][5].split(", ")
     assert rows["B"] == [ours["b"], "2", "26.5", gain, "+1.50", ", ".join(p), *trained]
     assert (0 < float(p[0]) < 0.05, p[1]) == (True, "1.000")  # of seed 2, all resamples are equal
-    people = next(line for line in cells if "human score, ours" in line)
-    assert people == ["system", "human score, ours", "n", "paper", "ours − A", "paper's − A"]
+    assert "Nobody has scored answers" in written
     assert "|order:1`" in written
     Path(runs[0].output).write_text("H-0\t-1\tit is\n")
     with pytest.raises(UserError, match="has 1 lines"):
         tables.write_figures(runs, "own.csv")
+
+
+SHEET_SCORES = {"SOFTMAX": [1, 1, 1, 1], "KerBS": [2, 1, 1, 2]}  # of two raters, item by item
+
+
+@pytest.fixture
+def scored(tmp_path: Path, capsys: Capsys) -> Path:
+    """The result of real sheets that two raters filled."""
+    pytest.importorskip("scipy", reason="scipy is not installed; it is in the extra analysis")
+    for name in ("source", *SHEET_SCORES):
+        (tmp_path / name).write_text("".join(f"{name} {line}\n" for line in range(4)))
+    export = ["human-eval", "export", "--source", tmp_path / "source", "--items", 4, "--raters", 2]
+    export += [f"--system={name}={tmp_path / name}" for name in SHEET_SCORES]
+    run_kerbs(capsys, *export, "--sheets", tmp_path / "sheets", "--key", tmp_path / "key.json")
+    for sheet in (tmp_path / "sheets").iterdir():
+        lines = sheet.read_text("utf-8-sig").splitlines()
+        for number, line in enumerate(lines):
+            if found := re.search(r"\[(\w+) (\d)\],$", line):
+                lines[number] += str(SHEET_SCORES[found[1]][int(found[2])])
+        sheet.write_text("\n".join(lines))
+    score = ["human-eval", "score", "--key", tmp_path / "key.json", "--baseline", "SOFTMAX"]
+    result = tmp_path / "scores.json"
+    run_kerbs(capsys, *score, *(tmp_path / "sheets").iterdir(), "--json", result)
+    return result
+
+
+def cells_of(written: str, start: str) -> list[str]:
+    """Cells of the row of the last table that begins so."""
+    rows = [line for line in written.splitlines() if line.startswith(f"| {start} ")]
+    return [cell.strip() for cell in rows[-1].split("|")[2:-1]]
+
+
+def test_scores_of_people_are_the_human_row_of_table_1(
+    scored: Path, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """Systems have the names or titles of rows, in any case; MoS was not scored."""
+    monkeypatch.chdir(tmp_path)
+    runs = [run for run in runs_of("1") if run.column == "mt"]
+    for run in runs:
+        Path(run.folder).mkdir(parents=True)
+        Path(run.folder, "train.log").write_text(LOG)
+        Path(run.output).write_text("H-0\t-1\tit is a dog\n")
+    Path("data/multi30k").mkdir(parents=True)
+    Path("data/multi30k/reference").write_text("it is a dog\n")
+    tables.write_figures(runs, "1.csv")
+    tables.write_table(runs, "small", "1.csv", "1.md", str(scored))
+    written = Path("1.md").read_text().partition("judged by people")[2]
+    assert cells_of(written, "softmax") == ["1.00", "0.00", "8", "1.24", "", "", ""]
+    assert cells_of(written, "MoS") == ["", "", "", "1.04", "", "-0.20", ""]
+    from scipy.stats import ttest_1samp
+
+    p = ttest_1samp([2, 0, 0, 2], 0, alternative="greater").pvalue
+    assert cells_of(written, "KerBS") == ["1.50", "0.53", "8", "1.4", "+0.50", "+0.16", f"{p:.4f}"]
+    assert "- 4 items, 2 of 2 raters; Fleiss' kappa 1.000, Krippendorff's alpha" in written
+    assert "- p: one-tailed paired t-test over items, system better than SOFTMAX." in written
+    assert "- Without scores: MoS." in written
+    assert "--table 1 --scale small --human scores.json`" in written
+    tables.write_table(runs, "small", "1.csv", "1.md")
+    assert cells_of(Path("1.md").read_text(), "KerBS") == ["", "", "", "1.4", "", "+0.16", ""]
+
+
+@pytest.mark.parametrize(("old", "new", "sentence"), [
+    ("", "", r"--human .*scores.json: no table that is to be made has a column of people's"),
+    ("{", "[", r"scores.json is no result of people's scores; name the file that"),
+    ('"mean": 1.5', '"mean": 15', r"scores.json is no result of people's scores"),
+    ('"items"', '"item"', r"scores.json is no result of people's scores"),
+    ('"KerBS"', '"KerB"', r"scores.json: system 'KerB' is none of the table's rows softmax, mos, "),
+    ('"KerBS"', '"Softmax"', r"scores.json: system 'Softmax' is a second system for one of "),
+    (None, "", r"scores.json: no such file"),
+])  # fmt: skip
+def test_other_scores_are_refused(
+    old: str | None, new: str, sentence: str, scored: Path, monkeypatch: Patch, capsys: Capsys
+) -> None:
+    """Before anything is trained."""
+    monkeypatch.chdir(scored.parent)
+    Path("data/multi30k").mkdir(parents=True)
+    if old is None:
+        scored.unlink()
+    else:
+        scored.write_text(scored.read_text().replace(old, new))
+    table = "1" if old != "" else "2"
+    with pytest.raises(SystemExit, match="2"):
+        tables.main(["--table", table, "--human", "scores.json"])
+    error = capsys.readouterr().err
+    assert re.match(f"reproduce_tables.sh: error: .*{sentence}", error), error
+    assert error.count("\n") == 1
+    assert not Path("runs").exists()
 
 
 TINY = f"""
@@ -308,6 +395,32 @@ def test_stopped_it_goes_on_and_makes_what_is_missing_or_changed(folder: Path) -
     assert trained(script(folder, *words)) == ["kerbs"]
     (log,) = cells.glob("kerbs-s1-*/train.log")
     assert "Loaded checkpoint" not in log.read_text()
+
+
+@pytest.mark.slow
+def test_the_script_writes_scores_of_people_into_the_table(scored: Path, tmp_path: Path) -> None:
+    """From finished runs: the table is written again when the scores change, or are left out."""
+    pair = PAIR.replace("columns:", "columns:\n  people: {metric: human, paper: {kerbs: 1.4}}")
+    for name, text in {"kerbs": TINY, "data": DATA, "pair": pair}.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    work = tmp_path / "runs" / "tables"
+    for run in runs_of(str(tmp_path / "pair.yaml")):
+        (work / run.folder).mkdir(parents=True)
+        (work / run.folder / "train.log").write_text(LOG)
+        (work / run.output).write_text("H-0\t-1\tit is a dog\n")
+    (work / "data" / "parallel" / "bin").mkdir(parents=True)
+    (work / "data" / "parallel" / "reference").write_text("it is a dog\n")
+    scored.write_text(scored.read_text().replace("SOFTMAX", "plain"))
+
+    def written(*words: str) -> str:
+        script(tmp_path, "--table", "pair.yaml", "--report-only", *words)
+        table = (tmp_path / "results" / "tables" / "pair_small.md").read_text()
+        return table.partition("## people: human score")[2].partition("## mt")[0]
+
+    assert cells_of(written("--human", "scores.json"), "KerBS")[:4] == ["1.50", "0.53", "8", "1.4"]
+    scored.write_text(scored.read_text().replace('"mean": 1.5', '"mean": 1.25'))
+    assert cells_of(written("--human", "scores.json"), "KerBS")[0] == "1.25"
+    assert cells_of(written(), "KerBS")[:4] == ["", "", "", "1.4"]
 
 
 @pytest.mark.slow
