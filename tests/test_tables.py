@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import time
+from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -27,6 +28,7 @@ from tests.helpers.cli import kerbs as run_kerbs
 from tests.helpers.slurm import running_slurm
 
 ROOT = Path(__file__).resolve().parents[1]
+CHOSEN = ("1", "256", "128")  # sizes of configs/wikitext2
 SCRIPT = [str(ROOT / "scripts" / "reproduce_tables.sh"), "--corpora", "raw", "--jobs", "2"]
 for package in ("pandas", "jsonschema", "snakemake"):
     pytest.importorskip(package, reason=f"{package} is not installed; it is in the extra tables")
@@ -61,10 +63,28 @@ def test_tables_share_trainings() -> None:
     figures = {run.folder for run in runs_of("1", "2")}
     assert {run.folder for run in runs_of("3", "4", "6")} <= figures
     assert len({run.folder for run in runs_of("5")} - figures) == 3
-    assert [run.seed for run in runs_of("2")] == [1] * 3 + [2] * 3 + [3] * 3
+    seeds = [run.seed for run in runs_of("2") if run.column == "mt"]
+    assert seeds == [1] * 3 + [2] * 3 + [3] * 3
     (kerbs_6,) = runs_of("6")
     assert kerbs_6.output.endswith("/words.md")
     assert [Path(run.output).name for run in runs_of("1")][3:6] == ["perplexity.txt"] * 3
+
+
+def test_grid_of_language_models_has_every_size_once_with_a_softmax() -> None:
+    grid, runs = load_table("lm_grid"), runs_of("lm_grid")
+    sizes = list[tuple[str, ...]]()
+    for run in runs:
+        words = shlex.split(run.flags)
+        flags = dict(zip(words[::2], words[1::2], strict=True))
+        sizes.append(tuple(flags[name] for name in ("--layers", "--hidden-size", "--embed-dim")))
+        assert grid["rows"][run.row].startswith("{} layer".format(*sizes[-1]))
+        assert grid["rows"][run.row].endswith("hidden size {1}, embedding {2}".format(*sizes[-1]))
+        train = load_experiment(run.config).train
+        assert (train["output-layer"], run.metric) == ("softmax", "valid_loss")  # not the test set
+        assert flags["--max-update"] == flags["--total-num-update"]  # the rate falls to 0
+    assert sizes == list(product("12", ("128", "256", "512"), ("64", "128", "256")))
+    assert grid["baseline"] == next(run.row for run, size in zip(runs, sizes) if size == CHOSEN)
+    assert not runs_of("lm_grid", scale="full")  # the paper prints no sizes
 
 
 def test_commands_are_ones_that_the_parsers_take(tmp_path: Path) -> None:
