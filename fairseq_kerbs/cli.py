@@ -19,6 +19,7 @@ EXAMPLES = """
 toy text --train 3000
 prepare --train train --valid valid --test test --source-lang de --target-lang en --dest data
 prepare-lm wikitext-2 --words 10000 --dest data/wt2
+prepare-lm sentences --words 20000 --max-words 80 --dest data/lm
 prepare-iwslt16 2016-01.tgz --dest data/iwslt16
 prepare-dailydialog ijcnlp_dailydialog.zip --dest data/dd
 prepare-lm1b --dest data/lm1b --train 300000

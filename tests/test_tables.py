@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from dataclasses import fields
+from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -27,9 +28,11 @@ from fairseq_kerbs.models.config import KerbsConfig
 from fairseq_kerbs.utils.errors import UserError
 from tests.helpers import HANGS
 from tests.helpers.cli import Capsys, Patch
+from tests.helpers.cli import kerbs as run_kerbs
 from tests.helpers.slurm import running_slurm
 
 ROOT = Path(__file__).resolve().parents[1]
+CHOSEN = ("1", "256", "128")  # sizes of configs/wikitext2
 SCRIPT = [str(ROOT / "scripts" / "reproduce_tables.sh"), "--corpora", "raw", "--jobs", "2"]
 for package in ("pandas", "jsonschema", "snakemake"):
     pytest.importorskip(package, reason=f"{package} is not installed; it is in the extra tables")
@@ -68,7 +71,8 @@ def test_tables_share_trainings() -> None:
     figures = {run.folder for run in runs_of("1", "2")}
     assert {run.folder for run in runs_of("3", "4", "6")} <= figures
     assert len({run.folder for run in runs_of("5")} - figures) == 3
-    assert [run.seed for run in runs_of("2")] == [1] * 3 + [2] * 3 + [3] * 3
+    seeds = [run.seed for run in runs_of("2") if run.column == "mt"]
+    assert seeds == [1] * 3 + [2] * 3 + [3] * 3
     similar = {run.folder for run in runs_of("gao4")}
     assert similar == {run.folder for run in runs_of("gao1", "gao3") if run.column == "lm"}
     weights, perplexities = (
@@ -80,6 +84,23 @@ def test_tables_share_trainings() -> None:
     (kerbs_6,) = runs_of("6")
     assert kerbs_6.output.endswith("/words.md")
     assert [Path(run.output).name for run in runs_of("1")][3:6] == ["perplexity.txt"] * 3
+
+
+def test_grid_of_language_models_has_every_size_once_with_a_softmax() -> None:
+    grid, runs = load_table("lm_grid"), runs_of("lm_grid")
+    sizes = list[tuple[str, ...]]()
+    for run in runs:
+        words = shlex.split(run.flags)
+        flags = dict(zip(words[::2], words[1::2], strict=True))
+        sizes.append(tuple(flags[name] for name in ("--layers", "--hidden-size", "--embed-dim")))
+        assert grid["rows"][run.row].startswith("{} layer".format(*sizes[-1]))
+        assert grid["rows"][run.row].endswith("hidden size {1}, embedding {2}".format(*sizes[-1]))
+        train = load_experiment(run.config).train
+        assert (train["output-layer"], run.metric) == ("softmax", "valid_loss")  # not the test set
+        assert flags["--max-update"] == flags["--total-num-update"]  # the rate falls to 0
+    assert sizes == list(product("12", ("128", "256", "512"), ("64", "128", "256")))
+    assert grid["baseline"] == next(run.row for run, size in zip(runs, sizes) if size == CHOSEN)
+    assert not runs_of("lm_grid", scale="full")  # the paper prints no sizes
 
 
 def test_commands_are_ones_that_the_parsers_take(tmp_path: Path) -> None:
@@ -211,7 +232,7 @@ LOG = """\
 """
 TEXTS = {
     ("a", 1): ["it is a dog", "hello world"], ("b", 1): ["it is a dog", "hello world to you"],
-    ("a", 2): ["it is", "hello world to you"], ("b", 2): ["it is", "hello world to you"],
+    ("a", 2): ["it is", "hello world to you"], ("b", 2): ["is it", "you to hello world"],
 }  # fmt: skip
 
 
@@ -244,13 +265,99 @@ def test_means_deviations_and_bootstrap(tmp_path: Path, monkeypatch: Patch) -> N
     assert rows["A"] == [ours["a"], "2", "25", "", "", "", *trained]
     gain, p = f"{means['b'] - means['a']:+.2f}", rows["B"][5].split(", ")
     assert rows["B"] == [ours["b"], "2", "26.5", gain, "+1.50", ", ".join(p), *trained]
-    assert (0 < float(p[0]) < 0.05, p[1]) == (True, "1.000")  # the texts of seed 2 are equal
-    people = next(line for line in cells if "human score, ours" in line)
-    assert people == ["system", "human score, ours", "n", "paper", "ours − A", "paper's − A"]
+    assert (0 < float(p[0]) < 0.05, p[1]) == (True, "1.000")  # of seed 2, all resamples are equal
+    assert "Nobody has scored answers" in written
     assert "|order:1`" in written
     Path(runs[0].output).write_text("H-0\t-1\tit is\n")
     with pytest.raises(UserError, match="has 1 lines"):
         tables.write_figures(runs, "own.csv")
+
+
+SHEET_SCORES = {"SOFTMAX": [1, 1, 1, 1], "KerBS": [2, 1, 1, 2]}  # of two raters, item by item
+
+
+@pytest.fixture
+def scored(tmp_path: Path, capsys: Capsys) -> Path:
+    """The result of real sheets that two raters filled."""
+    pytest.importorskip("scipy", reason="scipy is not installed; it is in the extra analysis")
+    for name in ("source", *SHEET_SCORES):
+        (tmp_path / name).write_text("".join(f"{name} {line}\n" for line in range(4)))
+    export = ["human-eval", "export", "--source", tmp_path / "source", "--items", 4, "--raters", 2]
+    export += [f"--system={name}={tmp_path / name}" for name in SHEET_SCORES]
+    run_kerbs(capsys, *export, "--sheets", tmp_path / "sheets", "--key", tmp_path / "key.json")
+    for sheet in (tmp_path / "sheets").iterdir():
+        lines = sheet.read_text("utf-8-sig").splitlines()
+        for number, line in enumerate(lines):
+            if found := re.search(r"\[(\w+) (\d)\],$", line):
+                lines[number] += str(SHEET_SCORES[found[1]][int(found[2])])
+        sheet.write_text("\n".join(lines))
+    score = ["human-eval", "score", "--key", tmp_path / "key.json", "--baseline", "SOFTMAX"]
+    result = tmp_path / "scores.json"
+    run_kerbs(capsys, *score, *(tmp_path / "sheets").iterdir(), "--json", result)
+    return result
+
+
+def cells_of(written: str, start: str) -> list[str]:
+    """Cells of the row of the last table that begins so."""
+    rows = [line for line in written.splitlines() if line.startswith(f"| {start} ")]
+    return [cell.strip() for cell in rows[-1].split("|")[2:-1]]
+
+
+def test_scores_of_people_are_the_human_row_of_table_1(
+    scored: Path, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """Systems have the names or titles of rows, in any case; MoS was not scored."""
+    monkeypatch.chdir(tmp_path)
+    runs = [run for run in runs_of("1") if run.column == "mt"]
+    for run in runs:
+        Path(run.folder).mkdir(parents=True)
+        Path(run.folder, "train.log").write_text(LOG)
+        Path(run.output).write_text("H-0\t-1\tit is a dog\n")
+    Path("data/multi30k").mkdir(parents=True)
+    Path("data/multi30k/reference").write_text("it is a dog\n")
+    tables.write_figures(runs, "1.csv")
+    tables.write_table(runs, "small", "1.csv", "1.md", str(scored))
+    written = Path("1.md").read_text().partition("judged by people")[2]
+    assert cells_of(written, "softmax") == ["1.00", "0.00", "8", "1.24", "", "", ""]
+    assert cells_of(written, "MoS") == ["", "", "", "1.04", "", "-0.20", ""]
+    from scipy.stats import ttest_1samp
+
+    p = ttest_1samp([2, 0, 0, 2], 0, alternative="greater").pvalue
+    assert cells_of(written, "KerBS") == ["1.50", "0.53", "8", "1.4", "+0.50", "+0.16", f"{p:.4f}"]
+    assert "- 4 items, 2 of 2 raters; Fleiss' kappa 1.000, Krippendorff's alpha" in written
+    assert "- p: one-tailed paired t-test over items, system better than SOFTMAX." in written
+    assert "- Without scores: MoS." in written
+    assert "--table 1 --scale small --human scores.json`" in written
+    tables.write_table(runs, "small", "1.csv", "1.md")
+    assert cells_of(Path("1.md").read_text(), "KerBS") == ["", "", "", "1.4", "", "+0.16", ""]
+
+
+@pytest.mark.parametrize(("old", "new", "sentence"), [
+    ("", "", r"--human .*scores.json: no table that is to be made has a column of people's"),
+    ("{", "[", r"scores.json is no result of people's scores; name the file that"),
+    ('"mean": 1.5', '"mean": 15', r"scores.json is no result of people's scores"),
+    ('"items"', '"item"', r"scores.json is no result of people's scores"),
+    ('"KerBS"', '"KerB"', r"scores.json: system 'KerB' is none of the table's rows softmax, mos, "),
+    ('"KerBS"', '"Softmax"', r"scores.json: system 'Softmax' is a second system for one of "),
+    (None, "", r"scores.json: no such file"),
+])  # fmt: skip
+def test_other_scores_are_refused(
+    old: str | None, new: str, sentence: str, scored: Path, monkeypatch: Patch, capsys: Capsys
+) -> None:
+    """Before anything is trained."""
+    monkeypatch.chdir(scored.parent)
+    Path("data/multi30k").mkdir(parents=True)
+    if old is None:
+        scored.unlink()
+    else:
+        scored.write_text(scored.read_text().replace(old, new))
+    table = "1" if old != "" else "2"
+    with pytest.raises(SystemExit, match="2"):
+        tables.main(["--table", table, "--human", "scores.json"])
+    error = capsys.readouterr().err
+    assert re.match(f"reproduce_tables.sh: error: .*{sentence}", error), error
+    assert error.count("\n") == 1
+    assert not Path("runs").exists()
 
 
 TINY = f"""
@@ -421,6 +528,32 @@ def test_gao2_and_gao4_on_a_small_text(folder: Path) -> None:
     sentence = "--mixture-regularization is -1.0; it must be a finite number"
     logs = [log.read_text() for log in work.glob("cells/toy_text/*rho_1*/train.log")]
     assert [sentence in log for log in sorted(logs, key=len)] == [True, False]
+
+
+@pytest.mark.slow
+def test_the_script_writes_scores_of_people_into_the_table(scored: Path, tmp_path: Path) -> None:
+    """From finished runs: the table is written again when the scores change, or are left out."""
+    pair = PAIR.replace("columns:", "columns:\n  people: {metric: human, paper: {kerbs: 1.4}}")
+    for name, text in {"kerbs": TINY, "data": DATA, "pair": pair}.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    work = tmp_path / "runs" / "tables"
+    for run in runs_of(str(tmp_path / "pair.yaml")):
+        (work / run.folder).mkdir(parents=True)
+        (work / run.folder / "train.log").write_text(LOG)
+        (work / run.output).write_text("H-0\t-1\tit is a dog\n")
+    (work / "data" / "parallel" / "bin").mkdir(parents=True)
+    (work / "data" / "parallel" / "reference").write_text("it is a dog\n")
+    scored.write_text(scored.read_text().replace("SOFTMAX", "plain"))
+
+    def written(*words: str) -> str:
+        script(tmp_path, "--table", "pair.yaml", "--report-only", *words)
+        table = (tmp_path / "results" / "tables" / "pair_small.md").read_text()
+        return table.partition("## people: human score")[2].partition("## mt")[0]
+
+    assert cells_of(written("--human", "scores.json"), "KerBS")[:4] == ["1.50", "0.53", "8", "1.4"]
+    scored.write_text(scored.read_text().replace('"mean": 1.5', '"mean": 1.25'))
+    assert cells_of(written("--human", "scores.json"), "KerBS")[0] == "1.25"
+    assert cells_of(written(), "KerBS")[:4] == ["", "", "", "1.4"]
 
 
 @pytest.mark.slow

@@ -31,6 +31,12 @@ def _words(default: int) -> arg.Part:
     )
 
 
+def _max_words(default: int, example: str = "") -> arg.Part:
+    """``--max-words`` of text for language models."""
+    text = f"drop training lines with more words{example}. 0 keeps all"
+    return arg.number("--max-words", default, text)
+
+
 def _pairs(what: str, *numbers: int) -> list[arg.Part]:
     return [arg.number(f"--{split}", number, what, 1) for split, number in zip(SPLITS, numbers)]
 
@@ -98,6 +104,8 @@ PREPARATIONS = (
         arg.file("--train", "training text"),
         arg.file("--valid", "validation text"),
         *(arg.file("--test", "test text"), _words(0)),
+        _max_words(0, ", such as 80 for one sentence per line, as in the KerBS paper. Running "
+                   "text, with a paragraph per line, needs 0"),
     ),
     _preparation(
         *("prepare-iwslt16", released.prepare_iwslt16, SOURCE),
@@ -113,7 +121,7 @@ PREPARATIONS = (
     _preparation(
         *("prepare-lm1b", released.prepare_lm1b, SOURCE),
         *_pairs("number of sentences", 300_000, 10_000, 30_000),
-        *(arg.number("--seed", 1, "random seed"), _words(20_000)),
+        *(arg.number("--seed", 1, "random seed"), _words(20_000), _max_words(80)),
     ),
     _preparation("prepare-multi30k", released.prepare_multi30k, SOURCE, _merges(3000)),
     _preparation("prepare-wikitext2", released.prepare_wikitext2, SOURCE, _words(10_000)),

@@ -298,18 +298,33 @@ def preparation_of(data: Path, language: str) -> tuple[dict[str, Any], Callable[
     return rules_of(flags, language), tokens.load_bpe(codes, vocabulary, threshold).segment
 
 
+@dataclass(frozen=True)
+class LanguageText:
+    """Settings of the preparation of text for language models."""
+
+    words: int = 0  # vocabulary size, the most frequent training words; 0 keeps all
+    max_words: int = 0  # maximum of a training line; 0 keeps all lines
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """All settings, for the record."""
+        return asdict(self)
+
+
 def prepare_language(
     dest: Path, workers: int = 1, *, folder: Path | None = None, words: int = 0,
-    **files: Path | None,
+    max_words: int = 0, **files: Path | None,
 ) -> None:  # fmt: skip
     """Tokenized text to fairseq data for language models.
 
     Binarizes tokenized text into DEST/bin, with one sentence or paragraph per line and words
-    separated by spaces. Drops empty lines and keeps the most frequent words. The text is three
-    files, or a folder with files that have train, valid (or dev) and test in their names.
+    separated by spaces. Drops empty lines and, with --max-words, long training lines. Keeps the
+    most frequent words. The text is three files, or a folder with files that have train, valid (or
+    dev) and test in their names.
 
     Invalid text, or a folder that is in use, raises a UserError.
     """
+    text = LanguageText(words, max_words)
     texts = {split: path for split, path in files.items() if path}
     if len(texts) != (0 if folder else 3):
         raise UserError("name either a folder, or all of --train, --valid and --test")
@@ -317,18 +332,23 @@ def prepare_language(
     for path in texts.values():
         next(iter_lines(path), None)  # raises a UserError for an unreadable file
     inputs = {split: sha256_of(path) for split, path in texts.items()}
-    with working_folder(dest, {"command": "prepare-lm", "words": words, "inputs": inputs}):
-        language_steps(texts, dest, words, workers)
+    with working_folder(dest, {"command": "prepare-lm", **text.flags, "inputs": inputs}):
+        language_steps(text, texts, dest, workers)
 
 
-def language_steps(texts: Mapping[str, Path], dest: Path, words: int, workers: int) -> None:
-    """Clean the text of each split, and binarize it with the most frequent ``words`` (0: all)."""
-    flags = ["--only-source", "--nwordssrc", str(words + _SPECIALS if words else -1)]
+def language_steps(text: LanguageText, texts: Mapping[str, Path], dest: Path, workers: int) -> None:
+    """Clean the files of each split, and binarize them.
+
+    Long lines are dropped from the training text only, as :func:`filter_pairs` drops long pairs. A
+    model is thus evaluated on every sentence of a validation or test set.
+    """
+    kept_words = text.words + _SPECIALS if text.words else -1
+    flags = ["--only-source", "--nwordssrc", str(kept_words)]
     flags += ["--padding-factor", "1", "--workers", str(workers)]
     for split, raw in texts.items():
         target = dest / "text" / split
         if is_due(f"clean {split}", target):
-            write_clean(raw, target)
+            write_clean(raw, target, text.max_words if split == "train" else 0)
         flags.append(f"--{split}pref=text/{split}")
     binarize(dest, flags)
 
@@ -352,12 +372,30 @@ def find_splits(folder: Path) -> dict[str, Path]:
     return texts
 
 
-def write_clean(raw: Path, target: Path) -> None:
-    """Write the lines that are not blank, with single spaces. Without any, raise a UserError."""
+def write_clean(raw: Path, target: Path, longest: int = 0) -> None:
+    """Write the lines that are not blank, with single spaces.
+
+    Args:
+        raw: text with words separated by white space.
+        target: file to write.
+        longest: maximum number of words of a line. Longer lines are dropped. 0 keeps all.
+
+    Raises:
+        UserError: no line is left.
+    """
     lines = [" ".join(line.split()) for line in iter_lines(raw)]
-    text = [line for line in lines if line]
-    if not text:
+    filled = [line for line in lines if line]
+    if not filled:
         raise UserError(f"{raw} has no text; it must have one sentence or paragraph per line")
-    write_lines(target, text)
-    words = sum(line.count(" ") + 1 for line in text)
-    report(f"  {len(text)} lines, {words} words; {len(lines) - len(text)} blank lines dropped")
+    fitting = [line for line in filled if not longest or len(line.split()) <= longest]
+    if not fitting:
+        raise UserError(
+            f"every line of {raw} has more than {longest} words; increase --max-words, or give "
+            "text with one sentence per line"
+        )
+    write_lines(target, fitting)
+    words = sum(len(line.split()) for line in fitting)
+    dropped = f"{len(lines) - len(filled)} blank lines dropped"
+    if longest:
+        dropped += f", {len(filled) - len(fitting)} lines longer than {longest} words dropped"
+    report(f"  {len(fitting)} lines, {words} words; {dropped}")

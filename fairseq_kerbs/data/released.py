@@ -21,7 +21,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from fairseq_kerbs.data import prepare, tokens
-from fairseq_kerbs.data.prepare import SPLITS, ParallelText, report
+from fairseq_kerbs.data.prepare import SPLITS, LanguageText, ParallelText, report
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import PARTIAL, iter_lines, read_lines, sha256_of
 
@@ -153,18 +153,17 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 def _prepare(
     name: str, dest: Path, source: Path | None, read: Callable[[Path, Release], Texts],
-    text: ParallelText | int, workers: int, **options: Any,
+    text: ParallelText | LanguageText, workers: int, **options: Any,
 ) -> None:  # fmt: skip
-    """Download, read and prepare a corpus. For language models ``text`` is the vocabulary size."""
+    """Download, read and prepare a corpus."""
     release = release_of(name)
     if source and not (source.is_dir() if release.divided else source.exists()):
         kind = "folder" if release.divided else "file or folder"
         raise UserError(f"{source}: no such {kind}; name one with the released text")
     if source and source.is_file():
         release.check_archive(source)
-    flags = text.flags if isinstance(text, ParallelText) else {"words": text}
     options.update(command=f"prepare {release.title}", source=source and sha256_of(source))
-    with prepare.working_folder(dest, {**flags, **options}):
+    with prepare.working_folder(dest, {**text.flags, **options}):
         raw = dest / "raw"
         if prepare.is_due(f"read {release.title}", raw):
             with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=dest) as folder:
@@ -177,7 +176,8 @@ def _prepare(
             text.check()
             prepare.parallel_steps(text, dest, workers)
         else:
-            prepare.language_steps({split: raw / split for split in SPLITS}, dest, text, workers)
+            texts_by_split = {split: raw / split for split in SPLITS}
+            prepare.language_steps(text, texts_by_split, dest, workers)
 
 
 def read_unchanged(folder: Path, release: Release, names: Mapping[str, str]) -> Texts:
@@ -212,10 +212,11 @@ def prepare_wikitext2(
     """WikiText-2 to fairseq data.
 
     Prepares WikiText-2 (word level) like 'prepare-lm'. SOURCE is wikitext-2-v1.zip or a folder with
-    wiki.{train,valid,test}.tokens. Writes text to DEST/raw and data to DEST/bin.
+    wiki.{train,valid,test}.tokens. Writes text to DEST/raw and data to DEST/bin. A line is a
+    paragraph of running text, so lines of any length are kept.
     """
     read = partial(read_unchanged, names={split: f"wiki.{split}.tokens" for split in SPLITS})
-    _prepare("wikitext2", dest, source, read, words, workers)
+    _prepare("wikitext2", dest, source, read, LanguageText(words), workers)
 
 
 def _raw(dest: Path, tests: int = 1) -> dict[str, Any]:
@@ -334,21 +335,25 @@ def natural_text(text: str) -> str:
 
 def prepare_lm1b(
     dest: Path, source: Path | None = None, workers: int = 1, *,
-    train: int, valid: int, test: int, seed: int, words: int,
+    seed: int, words: int, max_words: int = 80, **sizes: int,
 ) -> None:  # fmt: skip
     """Sentences of the One-Billion-Word benchmark to fairseq data.
 
     Draws sentences of the One-Billion-Word benchmark without replacement, and prepares them like
-    'prepare-lm'. SOURCE is 1-billion-word-language-modeling-benchmark-r13output.tar.gz, this
-    archive unpacked, or a folder of files with train, dev or test in their names. Writes text to
-    DEST/raw and data to DEST/bin.
+    'prepare-lm'. Drawn training sentences of more than --max-words words are dropped, as 'prepare'
+    drops long pairs; validation and test sentences are not. SOURCE is
+    1-billion-word-language-modeling-benchmark-r13output.tar.gz, this archive unpacked, or a folder
+    of files with train, dev or test in their names. Writes text to DEST/raw and data to DEST/bin.
 
     The KerBS paper does not say which sentences it uses. Here training sentences are from the
     benchmark's training text, and the others from its held-out text.
+
+    ``sizes`` are the numbers of sentences that are drawn for ``train``, ``valid`` and ``test``. The
+    numbers are those before long training sentences are dropped, as the papers' numbers of pairs.
     """
-    sizes = {"train": train, "valid": valid, "test": test}
     read = partial(draw_sentences, sizes=sizes, seed=seed)
-    _prepare("lm1b", dest, source, read, words, workers, sizes=sizes, seed=seed)
+    text = LanguageText(words, max_words)
+    _prepare("lm1b", dest, source, read, text, workers, sizes=sizes, seed=seed)
 
 
 def draw_sentences(folder: Path, release: Release, sizes: Mapping[str, int], seed: int) -> Texts:

@@ -22,6 +22,7 @@ from fairseq_kerbs.utils.files import check_parallel, read_lines
 Texts = Sequence[str]
 TOKENIZED = ("zh", "ja", "ko")  # languages with tokenizers of their own in sacreBLEU
 SAMPLES, SEED = 1000, 12345  # of the bootstrap
+_ROUNDING = 1e-9  # differences of scores in percent that are below this are rounding errors
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,11 @@ def paired_bootstrap(
 ) -> tuple[dict[str, str], dict[str, list[Result]]]:
     """sacreBLEU's paired bootstrap test of raw texts against the first one, with a fixed seed.
 
-    p is two-sided: the share of resampled test sets where the difference deviates from its mean by
-    more than the observed difference. For equal texts p is 1, where sacreBLEU computes a small p.
+    p is two-sided. For n resampled test sets with absolute differences d of the scores it is
+
+        p = (1 + number of test sets with d − mean(d) > observed difference) / (n + 1).
+
+    Where the observed difference is 0, p is 1.
 
     Returns the signatures, and the results of all systems, by the names of the metrics.
     """
@@ -114,8 +118,11 @@ def paired_bootstrap(
     test = PairedTest(named, metrics, references, test_type="bs", n_samples=SAMPLES)
     signatures, results = test()
     by_metric: dict[str, list[Any]] = dict(zip(metrics, list(results.values())[1:]))
-    for number, texts in enumerate(systems[1:], start=1):
-        if list(texts) == list(systems[0]):
-            for scores in by_metric.values():
-                scores[number].p_value = 1.0
+    for baseline, *others in by_metric.values():
+        for other in others:
+            # Any deviation is at least as large as a difference of 0, so p is 1. sacreBLEU counts
+            # deviations that are larger: of systems that score equally in every resample it counts
+            # none, and its p of 1/1001 would call no difference at all significant.
+            if abs(other.score - baseline.score) < _ROUNDING:
+                other.p_value = 1.0
     return dict(zip(metrics, map(str, signatures.values()))), by_metric

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from pandas import DataFrame
 from scipy import stats
 
+from fairseq_kerbs.evaluation.ratings import agreement_sentence, significance_sentence
 from fairseq_kerbs.evaluation.texts import shown
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import check_parallel, read_lines
@@ -255,17 +256,9 @@ def as_text(result: Mapping[str, Any]) -> str:
     forms = {"mean": ".3f", "deviation": ".3f", "difference": "+.3f", "t": ".3f", "p": ".4f"}
     for name, form in forms.items():
         table[name] = table[name].astype(float).map(f"{{:{form}}}".format, na_action="ignore")
-    kappa, alpha = (
-        "–" if result[name] is None else f"{result[name]:.3f}"
-        for name in ("fleiss_kappa", "krippendorff_alpha")
-    )
-    test = "no test, name a --baseline"
-    if result["baseline"]:
-        test = f"one-tailed paired t-test over items, system better than {result['baseline']}"
     return (
-        f"{table.to_string(index=False, na_rep='–')}\n\n{result['items']} items, "
-        f"{len(result['raters'])} of {result['expected_raters']} raters; Fleiss' kappa {kappa}, "
-        f"Krippendorff's alpha (ordinal) {alpha}\np: {test}"
+        f"{table.to_string(index=False, na_rep='–')}\n\n{agreement_sentence(result)}\n"
+        f"{significance_sentence(result)}"
     )
 
 

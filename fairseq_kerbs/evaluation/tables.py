@@ -25,6 +25,12 @@ from fairseq_kerbs.configurations import CONFIGS, Flags, flag_arguments
 from fairseq_kerbs.data.prepare import write_lines
 from fairseq_kerbs.evaluation import confusable, examples
 from fairseq_kerbs.evaluation.bleu import SAMPLES, bleu_metric, corpus_scores, paired_bootstrap
+from fairseq_kerbs.evaluation.ratings import (
+    agreement_sentence,
+    ratings_by_row,
+    read_ratings,
+    significance_sentence,
+)
 from fairseq_kerbs.evaluation.texts import read_texts
 from fairseq_kerbs.utils.errors import UserError, sentence_of
 from fairseq_kerbs.utils.files import check_parallel, read_lines
@@ -275,8 +281,36 @@ def _figures(run: Run) -> dict[str, Any]:
     }
 
 
-def write_table(runs: Sequence[Run], scale: str, figures: str, path: str) -> None:
-    """Write the table of the runs as Markdown, from their texts or a CSV file of figures."""
+def has_ratings(table: Mapping[str, Any]) -> bool:
+    """Whether a table has a column of people's scores."""
+    return any(column["metric"] == "human" for column in table["columns"].values())
+
+
+def check_ratings(path: Path, tables: Sequence[Mapping[str, Any]]) -> None:
+    """Raise a UserError unless a file has people's scores of systems that are rows of a table."""
+    rated = [table for table in tables if has_ratings(table)]
+    if not rated:
+        raise UserError(
+            f"--human {path}: no table that is to be made has a column of people's scores; add "
+            "--table 1, and see which files are missing in --corpora"
+        )
+    result = read_ratings(path)
+    for table in rated:
+        ratings_by_row(path, result, table["rows"])
+
+
+def write_table(
+    runs: Sequence[Run], scale: str, figures: str, path: str, ratings: str = ""
+) -> None:
+    """Write the table of the runs as Markdown.
+
+    Args:
+        runs: runs of the table.
+        scale: "full" or "small".
+        figures: CSV file of :func:`write_figures`. Not read for a table of texts.
+        path: file to write.
+        ratings: JSON file of people's scores, if there is one.
+    """
     from pandas import read_csv
 
     table = runs[0].table
@@ -284,7 +318,10 @@ def write_table(runs: Sequence[Run], scale: str, figures: str, path: str) -> Non
     for name, column in table["columns"].items():
         of_column = [run for run in runs if run.column == name]
         title = column.get("title", name)
-        if table["kind"] == "figures":
+        if column["metric"] == "human":
+            lines += [f"## {title}: {_METRICS['human']}", ""]
+            lines += [*_ratings_section(table, column, ratings), ""]
+        elif table["kind"] == "figures":
             lines += [f"## {title}: {_METRICS[column['metric']]}", ""]
             values = read_csv(figures).query("column == @name")
             lines += [*_section(table, column, column.get(scale), values), ""]
@@ -302,7 +339,10 @@ def write_table(runs: Sequence[Run], scale: str, figures: str, path: str) -> Non
             lines += [f"## {title}", "", *_examples(of_column)]
     file, name = table["file"], table["name"].removeprefix("table")
     name = name if file.parent == TABLES else file.name
-    lines.append(f"Made with `scripts/reproduce_tables.sh --table {name} --scale {scale}`")
+    command = f"scripts/reproduce_tables.sh --table {name} --scale {scale}"
+    if ratings and has_ratings(table):
+        command += f" --human {Path(ratings).name}"
+    lines.append(f"Made with `{command}`")
     cpu, revision = describe_machine("cpu"), describe_versions()["revision"]
     lines.append(f"at git revision {revision}, on {cpu['usable_cores']} cores of {cpu['cpu']}.")
     write_lines(Path(path), lines)
@@ -364,6 +404,51 @@ def _confusions(runs: Sequence[Run]) -> list[str]:
     return confusable.confusable_words(results, table["rows"][table["baseline"]])
 
 
+def _ratings_section(table: Any, column: Any, ratings: str) -> list[str]:
+    """Table of people's scores beside the paper's, with notes."""
+    from pandas import DataFrame, Series
+
+    rows, base, paper = table["rows"], table["baseline"], column.get("paper", {})
+    result = read_ratings(Path(ratings)) if ratings else None
+    figures = ratings_by_row(Path(ratings), result, rows) if result else {}
+
+    def cells(key: str, form: str) -> Any:
+        values = {row: system[key] for row, system in figures.items() if system[key] is not None}
+        return Series({row: f"{value:{form}}" for row, value in values.items()}, dtype=object)
+
+    def gain(values: Mapping[str, float]) -> Any:
+        others = [row for row in values if row != base and base in values]
+        return Series({row: f"{values[row] - values[base]:+.2f}" for row in others}, dtype=object)
+
+    means = {row: system["mean"] for row, system in figures.items()}
+    scores = {row: float(value) for row, value in paper.items()}
+    frame = DataFrame(
+        {
+            "system": Series(rows),
+            f"{_METRICS['human']}, ours": cells("mean", ".2f"),
+            "deviation": cells("deviation", ".2f"),
+            "scores": cells("n", "d"),
+            "paper": Series({row: f"{score:g}" for row, score in scores.items()}, dtype=object),
+            f"ours − {rows.get(base, base)}": gain(means),
+            f"paper's − {rows.get(base, base)}": gain(scores),
+            "p": cells("p", ".4f"),
+        }
+    )
+    frame = frame.reindex(row for row in rows if row in means or row in scores).fillna("")
+    notes = [column.get("note", "")]
+    if result is None:
+        notes.append(
+            "Nobody has scored answers: --human takes what 'fairseq-kerbs human-eval score --json' "
+            "writes."
+        )
+    else:
+        notes += [f"{agreement_sentence(result)}.", f"{significance_sentence(result)}."]
+        if missing := [rows[row] for row in scores if row not in means]:
+            notes.append(f"Without scores: {', '.join(missing)}.")
+    markdown = frame.to_markdown(index=False, disable_numparse=True)
+    return [markdown, "", *(f"- {note}" for note in notes if note)]
+
+
 def _examples(runs: Sequence[Run]) -> list[str]:
     """Outputs of the first seed, for lines where systems differ and for the largest gains."""
     first, table = runs[0], runs[0].table
@@ -399,6 +484,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("--results", "results/tables", "output folder of the tables"),
     ):
         add(name, type=Path, default=Path(folder), metavar="DIR", help=f"{text} [%(default)s]")
+    text = "people's scores for Table 1, which 'fairseq-kerbs human-eval score --json' wrote. Its "
+    text += "systems have the names of rows: softmax, mos, kerbs [none]"
+    add("--human", type=Path, metavar="SCORES.json", help=text)
     text = "number of parallel runs with cores/N threads each, or of jobs on a cluster [1]"
     add("--jobs", type=int, metavar="N", help=text)
     text = "use only runs whose label, such as table2/mt/kerbs/s1, contains or matches PATTERN"
@@ -421,6 +509,8 @@ def _run_snakemake(args: argparse.Namespace, extra: Sequence[str]) -> int:
     selection |= {name: str(getattr(args, name).absolute()) for name in ("corpora", "work")}
     selection["finished"] = "yes" if args.report_only else ""
     runs, missing = select_runs(**selection)
+    if args.human is not None:
+        check_ratings(args.human, [run.table for run in runs])
     planned = {r.folder: r.minutes for r in runs if not (args.work / r.folder / "trained").exists()}
     count, hours = len({run.folder for run in runs}), sum(planned.values()) / 60
     unknown = list(planned.values()).count(0)
@@ -435,6 +525,8 @@ def _run_snakemake(args: argparse.Namespace, extra: Sequence[str]) -> int:
     command += ["--directory", str(args.work), "--keep-going", "--rerun-incomplete"]
     command += ["--rerun-triggers", "mtime", "input", "params", "--scheduler", "greedy"]
     config = [f"selection={json.dumps(selection)}", f"threads={max(1, cores // jobs)}"]
+    if args.human is not None:
+        config.append(f"human={json.dumps(str(args.human.absolute()))}")
     command += ["--config", *config, f"results={args.results.absolute()}"]
     if not any(word.startswith(("--profile", "--executor", "-e")) for word in extra):
         command += ["--cores", str(max(cores, jobs))]

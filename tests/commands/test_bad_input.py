@@ -57,6 +57,7 @@ MISUSES = [
     (f"{PREPARE} {TEXT} --max-word 9", "--max-word"),
     (f"{PREPARE} {TEXT} --target-lang zh-CN", "--target-moses zh"),
     (f"{LANGUAGE} --train {{work}}/empty", "empty"),
+    (f"{LANGUAGE} --train {{work}}/two --max-words -1", "--max-words"),
     (f"{LANGUAGE} --train {{work}}/bad.de", "bad.de, line 2"),
     (f"{PREPARE} {TEXT} --valid {{work}}/none", "has 0 lines"),
     (f"{PREPARE} {TEXT} --test {{work}}/absent", "absent.de: no such file"),

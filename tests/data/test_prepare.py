@@ -16,7 +16,7 @@ from fairseq_kerbs.data.tokens import detokenize, join_subwords, learn_bpe, load
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import PARTIAL, lock_folder, read_lines, write_json
 from fairseq_kerbs.utils.processes import find_program
-from tests.helpers.cli import Capsys, Patch
+from tests.helpers.cli import Capsys, Patch, kerbs
 from tests.helpers.commands import run_program
 
 
@@ -207,6 +207,32 @@ def test_binarized_text_is_the_clean_text(wiki: Path, capsys: Capsys) -> None:
     assert texts_of(dest / "bin" / "test") == ["b <unk>", "<unk> a"]
     prepare.prepare_language(dest, folder=wiki, words=3)
     assert not steps(capsys.readouterr().out)
+
+
+def test_long_training_sentences_are_dropped_where_asked(tmp_path: Path, capsys: Capsys) -> None:
+    """Validation and test keep theirs, as in the preparation of parallel text."""
+    (folder := tmp_path / "sentences").mkdir()
+    for split in ("train", "valid", "test"):
+        lines = ["short one", "", *(" ".join(["w"] * size) for size in (80, 81, 200))]
+        (folder / f"{split}.txt").write_text("\n".join(lines) + "\n")
+
+    def sizes(*flags: object) -> dict[str, list[int]]:
+        printed.append(kerbs(capsys, "prepare-lm", folder, "--dest", tmp_path / "dest", *flags))
+        texts = {split: texts_of(tmp_path / "dest/bin" / split) for split in prepare.SPLITS}
+        return {split: [len(line.split()) for line in texts[split]] for split in texts}
+
+    printed: list[str] = []
+    whole = [2, 80, 81, 200]
+    assert sizes("--max-words", 80) == {"train": [2, 80], "valid": whole, "test": whole}
+    cleaned = "2 lines, 82 words; 1 blank lines dropped, 2 lines longer than 80 words dropped"
+    assert printed[0].count(cleaned) == printed[0].count("longer than") == 1
+    assert sizes() == {"train": whole, "valid": whole, "test": whole}  # running text
+    assert printed[1].startswith("changed max_words: all steps are repeated")
+    assert "longer than" not in printed[1]
+    command = ["prepare-lm", folder, "--dest", tmp_path / "dest", "--max-words"]
+    error = kerbs(capsys, *command, 1, status=2)
+    assert error.count("\n") == 1
+    assert "train.txt has more than 1 words; increase --max-words, or" in error
 
 
 def test_splits_are_found_by_name_or_named(wiki: Path, tmp_path: Path) -> None:

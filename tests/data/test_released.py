@@ -353,6 +353,33 @@ def test_lm1b_archive_to_data(lm1b: Path, tmp_path: Path, capsys: Capsys) -> Non
     assert len(read_lines(dest / "bin" / "dict.txt")) == 9
 
 
+def test_lm1b_drops_training_sentences_of_more_than_80_words(
+    tmp_path: Path, monkeypatch: Patch, capsys: Capsys
+) -> None:
+    """All sentences are drawn: those of 1, 80, 81 and 200 words."""
+    expect(monkeypatch, "lm1b", {}, {})
+    folder, dest, lengths = tmp_path / "text", tmp_path / "dest", (1, 80, 81, 200)
+    names = {"train": "a", "dev": "b", "test": "c"}
+    for name, word in names.items():
+        lines = (" ".join([f"{word}{size}"] * size) for size in lengths)
+        write_tree(folder, {f"news.{name}.txt": "\n".join(lines).encode()})
+    numbers = ["--train", 4, "--valid", 4, "--test", 4, "--dest", dest]
+
+    def sizes(folder: str) -> list[list[int]]:
+        splits = (read_lines(dest / folder / split) for split in ("train", "valid", "test"))
+        return [sorted(len(line.split()) for line in lines) for lines in splits]
+
+    printed = kerbs(capsys, "prepare-lm1b", folder, *numbers)
+    assert "2 lines, 81 words; 0 blank lines dropped, 2 lines longer than 80 words" in printed
+    assert sizes("raw")[0] == [1, 80, 81, 200]
+    train, valid, test = sizes("text")
+    assert train == [1, 80]
+    assert sorted(valid + test) == sorted(2 * lengths)
+    assert [size_of(dest / "bin" / split) for split in ("train", "valid", "test")] == [2, 4, 4]
+    kerbs(capsys, "prepare-lm1b", folder, *numbers, "--max-words", 0)
+    assert sizes("text")[0] == [1, 80, 81, 200]
+
+
 @pytest.mark.usefixtures("read_only")
 def test_draws(lm1b: Path, tmp_path: Path) -> None:
     """The same of a folder; another with another seed; a smaller sample begins a larger one."""

@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 from sacrebleu import sentence_chrf
 
-from fairseq_kerbs.evaluation.bleu import CorpusScore, all_metrics, bleu_metric, corpus_scores
+from fairseq_kerbs.evaluation.bleu import (
+    CorpusScore,
+    all_metrics,
+    bleu_metric,
+    corpus_scores,
+    paired_bootstrap,
+)
 from fairseq_kerbs.evaluation.examples import Example, as_markdown, side_by_side
 from fairseq_kerbs.evaluation.texts import detokenize_lines, generated_part, read_texts
 from fairseq_kerbs.utils.errors import UserError
@@ -201,3 +207,21 @@ def test_the_first_is_the_baseline(tmp_path: Path, capsys: Capsys, monkeypatch: 
     detokenized = [line.replace(" .", ".") for line in texts["other"]]
     (score,) = corpus_scores(detokenized, [reference], {"BLEU-1": bleu_metric(1)})
     assert other["BLEU-1"]["score"] == pytest.approx(score.score)
+
+
+def test_equal_scores_are_no_significant_difference() -> None:
+    """Equal texts, texts that score equally in every resample, and a difference of 0 overall."""
+    reference = [f"the cat number {number} sat on the mat." for number in range(10, 30)]
+    base = [line.replace("cat", "zyx") for line in reference]
+    level = [line.replace("cat", "qvw") for line in reference]  # the references have none of these
+    first_half, second_half = [*reference, *base], [*base, *reference]
+    for systems, references, expected in (
+        ([base, list(base), level, reference], reference, [1, 1, 0]),
+        ([first_half, second_half], reference * 2, [1]),
+    ):
+        _, results = paired_bootstrap(systems, [references], all_metrics())
+        assert list(results) == ["BLEU", "chrF2", "TER"]
+        for baseline, *others in results.values():
+            assert baseline.p_value is None
+            found = [result.p_value for result in others]
+            assert found == pytest.approx(expected, abs=0.01)
