@@ -124,7 +124,7 @@ def test_theta_of_sets_of_words(
     labels = "--label", "articles", "US$"
     _, report, rows = reported("plot", "theta", trained.kerbs, *given, *labels, "-o", "a.png")
     layer, dictionary, *_ = load_layer(trained.kerbs)
-    expected = []
+    expected: list[list[Any]] = []
     for number, words in enumerate(sets, start=1):
         for word in words:
             numbers = layer.word_of_sense.eq(dictionary.index(word)).nonzero()[:, 0].tolist()
