@@ -287,7 +287,17 @@ class Payload:
 def broken(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folders that cannot be used, by name; ``ran`` is there if code of one of them ran."""
     folder = tmp_path_factory.mktemp("broken")
-    names = ("adapter", "code", "damaged", "pickle", "missing", "json", "no_tokenizer", "larger")
+    names = (
+        "adapter",
+        "code",
+        "damaged",
+        "pickle",
+        "payload",
+        "missing",
+        "json",
+        "no_tokenizer",
+        "larger",
+    )
     for name in names:
         shutil.copytree(folders["bert"], folder / name)
     (folder / "adapter" / "adapter_config.json").write_text("{}")
@@ -298,8 +308,11 @@ def broken(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -
     (folder / "code" / "own.py").write_text(code)
     weights = folder / "damaged" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:500])
-    (folder / "pickle" / "model.safetensors").unlink()
-    with (folder / "pickle" / "pytorch_model.bin").open("wb") as stream:
+    for name in ("pickle", "payload"):
+        (folder / name / "model.safetensors").unlink()
+    tensors = load_file(folders["bert"] / "model.safetensors")
+    torch.save(tensors, folder / "pickle" / "pytorch_model.bin")
+    with (folder / "payload" / "pytorch_model.bin").open("wb") as stream:
         pickle.dump(Payload(folder / "ran"), stream)
     tensors = load_file(folder / "missing" / "model.safetensors")
     del tensors["bert.encoder.layer.1.output.dense.weight"]
@@ -323,6 +336,7 @@ MISUSES = [
     ("{broken}/adapter --text {text} --word car", "adapter_config.json"),
     ("{broken}/code --text {text} --word car", "code: the model cannot be loaded"),
     ("{broken}/damaged --text {text} --word car", "damaged: the model cannot be loaded"),
+    ("{broken}/payload --text {text} --word car", "payload: the model cannot be loaded"),
     ("{broken}/pickle --text {text} --word car", "pickle: the model cannot be loaded"),
     (
         "{broken}/missing --text {text} --word car",
