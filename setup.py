@@ -57,6 +57,11 @@ setup(
             "tabulate",
             "wcwidth",  # tabulate aligns Chinese and Japanese by it
         ],
+        # contexts of models of Hugging Face, such as BERT; beside "analysis"
+        "hf": [
+            # 4.57 is the last one for Python 3.9; both it and 5.24 run with torch 2.13.
+            "transformers>=4.57,<6",
+        ],
         # the papers' tables; beside "fairseq"
         "tables": [
             "jsonschema",
@@ -80,7 +85,7 @@ setup(
             "pytest-xdist>=3.7",
             "ruff",
             "setuptools",
-            "transformers",
+            "transformers>=4.57,<6",
             "types-PyYAML",
         ],
     },

@@ -77,6 +77,11 @@ def _best(points: Points, most: int, seed: int) -> Clusters:
     return best
 
 
+def relative_variance(points: Points) -> float:
+    """Mean squared distance of points [n, d] from their mean, over their mean squared norm."""
+    return float(points.var(0).sum() / max(np.square(points).sum(1).mean(), 1e-300))
+
+
 def measure_word(
     vectors: Tensor, most: int, seed: int = 1, layer: OutputLayer | None = None, word: int = 0
 ) -> dict[str, Any]:
@@ -96,7 +101,8 @@ def measure_word(
         else None: number of ``senses``, number of ``used`` ones, mean ``theta`` weighted by usage.
     """
     points = vectors.double().numpy()
-    clusters, variance = find_clusters(points, most, seed), points.var(0).sum()
+    clusters = find_clusters(points, most, seed)
+    variance = points.var(0).sum()
     parts = DataFrame(points).groupby(clusters.labels)
     within = float((parts.var(ddof=0).sum(axis=1) * parts.size()).sum())
     figures: dict[str, Any] = {
@@ -105,7 +111,7 @@ def measure_word(
         "sizes": parts.size().sort_values(ascending=False).tolist(),
         "silhouette": clusters.silhouette,
         "variance": float(variance),
-        "relative": float(variance / max(np.square(points).sum(1).mean(), 1e-300)),
+        "relative": relative_variance(points),
         "within": within / len(points) / float(variance) if variance > 0 else 0.0,
         **dict.fromkeys(("senses", "used", "theta")),
     }
@@ -165,16 +171,24 @@ def discriminate(points: Points, labels: NDArray[np.int64], senses: int) -> Proj
     return Projection(plane.to_numpy(), marks.to_numpy(), (first, second))
 
 
-def project(points: Points, senses: Points) -> Projection:
-    """Project contexts [n, d] and sense embeddings [K, d] onto two principal components.
+def project(points: Points, senses: Points | None = None) -> Projection:
+    """Project contexts [n, d] onto their first two principal components.
 
-    Embeddings are scaled to the mean norm of contexts, as kernels compare directions.
+    The labels of the axes have the share of the contexts' variance that each component explains.
+
+    Args:
+        points: contexts, [n, d].
+        senses: sense embeddings, [K, d]. They are scaled to the mean norm of contexts, as kernels
+            compare directions. By default there are none.
     """
-    scaled = normalize(senses) * np.linalg.norm(points, axis=1).mean()
+    scaled = np.empty((0, points.shape[1]))
+    if senses is not None:
+        scaled = normalize(senses) * np.linalg.norm(points, axis=1).mean()
     # a second dimension for d = 1
     points, vectors = (np.pad(rows, ((0, 0), (0, 1))) for rows in (points, scaled))
     with np.errstate(invalid="ignore"):  # equal contexts have no variance
         pca = PCA(2, svd_solver="full").fit(points)
     first, second = np.nan_to_num(pca.explained_variance_ratio_).tolist()
     axes = f"first principal component ({first:.0%} of the variance)", f"second ({second:.0%})"
-    return Projection(pca.transform(points), pca.transform(vectors), axes)
+    marks = pca.transform(vectors) if len(vectors) else np.empty((0, 2))
+    return Projection(pca.transform(points), marks, axes)

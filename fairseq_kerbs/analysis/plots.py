@@ -10,7 +10,7 @@ import re
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -36,6 +36,8 @@ _METADATA: dict[str, Any] = {".png": {}, ".pdf": {"CreationDate": None}, ".svg":
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # colorblind-safe, by Okabe and Ito
 DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1.2)))
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+WORD_COLORS = (*COLORS, "#e69f00", "#56b4e9", "#000000", "#999999")
+"""A color for each of at most eight words, of which the first seven are by Okabe and Ito."""
 _BARS: dict[str, Any] = {"color": "#5f7285", "edgecolor": "white"}
 
 
@@ -62,11 +64,19 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 
 def _panels(
-    width: float, height: float, *labels: tuple[str, str, str]
+    width: float,
+    height: float,
+    *labels: tuple[str, str, str],
+    widths: Sequence[float] | None = None,
 ) -> tuple[Figure, Sequence[Axes]]:
-    """A figure (size in inches) with adjacent panels, given title, x label and y label of each."""
+    """A figure (size in inches) with adjacent panels, given title, x label and y label of each.
+
+    With ``widths``, panels share the y axis and have widths in this ratio.
+    """
     figure = Figure(figsize=(width, height), layout="constrained")
-    panels = figure.subplots(1, len(labels), squeeze=False)[0]
+    panels = figure.subplots(
+        1, len(labels), squeeze=False, sharey=widths is not None, width_ratios=widths
+    )[0]
     for axes, (title, x_label, y_label) in zip(panels, labels):
         axes.spines[["top", "right"]].set_visible(False)
         axes.set(title=title, xlabel=x_label, ylabel=y_label)
@@ -112,9 +122,9 @@ def plot_kernels() -> Figure:
     return figure
 
 
-def _mark(index: int, size: float) -> dict[str, Any]:
+def _mark(index: int, size: float, colors: Sequence[str] = COLORS) -> dict[str, Any]:
     """Style of the mark of a sense by its index in the word. Every second mark is not filled."""
-    color = COLORS[index % 4]
+    color = colors[index % len(colors)]
     face = "none" if index % 2 else color
     return {"marker": MARKS[index % 8], "s": size, "edgecolors": color, "facecolors": face}
 
@@ -146,17 +156,72 @@ def plot_contexts(
     return figure
 
 
-def plot_theta(
-    words: Sequence[str], theta: Sequence[Sequence[float]], usage: Sequence[Sequence[float]]
+def plot_word_contexts(
+    labels: Mapping[str, str],
+    planes: Sequence[Projection],
+    words: Sequence[Sequence[str]],
 ) -> Figure:
-    """θ of the senses of each word (Figure 3 of the paper), with marks sized by usage.
+    """Contexts of words, with a color and a mark for each word (Figure 1 of the paper).
 
     Args:
-        words: the words.
-        theta, usage: θ and share in the word's usage of each sense, for each word.
+        labels: legend entry of each word, for at most eight words.
+        planes: projection of the contexts of each panel.
+        words: word of each of the n contexts, [n], for each panel.
+    """
+    shown = [[word for word in labels if word in panel] for panel in words]
+    titles = [fill(f"Contexts of {', '.join(panel)}", 44) for panel in shown]
+    axes_labels = [(_plain(title), *plane.axes) for title, plane in zip(titles, planes)]
+    figure, panels = _panels(1.2 + 5.0 * len(planes), 4.4, *axes_labels)
+    order = list(labels)
+    for axes, plane, word_of, present in zip(panels, planes, words, shown):
+        for word in present:
+            points = plane.contexts[np.array(word_of) == word]
+            style = _mark(order.index(word), 26, WORD_COLORS)
+            label = _plain(labels[word])
+            axes.scatter(*points.T, label=label, alpha=0.75, linewidths=1.0, **style)
+        axes.set_aspect("equal", adjustable="datalim")
+        axes.legend(loc="best", fontsize="small", framealpha=0.8)
+    return figure
+
+
+def plot_theta(
+    sets: Sequence[Sequence[str]],
+    theta: Sequence[Sequence[Sequence[float]]],
+    usage: Sequence[Sequence[Sequence[float]]],
+    labels: Sequence[str] = (),
+) -> Figure:
+    """θ of the senses of sets of words (Figure 3 of the paper), with marks sized by usage.
+
+    Args:
+        sets: the words of each set, which has a panel of its own.
+        theta, usage: θ and share in the word's usage of each sense, for each word of each set.
+        labels: title of each panel.
     """
     title = "Kernel parameter of each sense\n(size: usage; bar: mean by usage)"
-    figure, (axes,) = _panels(max(4.0, 1.6 + 0.62 * len(words)), 3.9, (title, "word", "θ"))
+    titles = [_plain(label) for label in labels] or [""] * len(sets)
+    if len(sets) == 1 and not labels:
+        titles = [title]
+    counts = [len(words) for words in sets]
+    width = max(4.0, 1.1 + 0.5 * len(sets) + 0.62 * sum(counts))
+    axes_labels = [(text, "word", "θ") for text in titles]
+    figure, panels = _panels(width, 3.9, *axes_labels, widths=[count + 0.5 for count in counts])
+    if titles != [title]:
+        figure.suptitle(title, fontsize="medium")
+    for axes, words, thetas, shares in zip(panels, sets, theta, usage):
+        _draw_theta(axes, thetas, shares)
+        rotation = 45 if sum(counts) > 6 else 0
+        axes.set_xticks(range(len(words)), [_plain(word) for word in words], rotation=rotation)
+        axes.set_xlim(-0.6, len(words) - 0.4)
+    for index in range(max(len(values) for thetas in theta for values in thetas)):
+        panels[-1].scatter([], [], label=f"#{index + 1}", **_mark(index, 60))
+    panels[-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, title="sense")
+    return figure
+
+
+def _draw_theta(
+    axes: Axes, theta: Sequence[Sequence[float]], usage: Sequence[Sequence[float]]
+) -> None:
+    """Draw θ of the senses of each word at the places 0, 1, …"""
     for place, (values, shares) in enumerate(zip(theta, usage)):
         axes.vlines(place, min(values), max(values), color="0.75", zorder=1)
         for index, (value, share) in enumerate(zip(values, shares)):
@@ -164,12 +229,6 @@ def plot_theta(
         mean = float(np.dot(values, shares))
         axes.hlines(mean, place - 0.3, place + 0.3, color="0.4", linewidth=2, zorder=3)
     axes.axhline(0.0, color="0.85", linewidth=0.8, zorder=0)
-    for index in range(max(map(len, theta))):
-        axes.scatter([], [], label=f"#{index + 1}", **_mark(index, 60))
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, title="sense")
-    rotation = 45 if len(words) > 6 else 0
-    axes.set_xticks(range(len(words)), [_plain(word) for word in words], rotation=rotation)
-    return figure
 
 
 def plot_frequency(senses: Sequence[int], counts: Sequence[int]) -> Figure:

@@ -31,62 +31,115 @@ def figure(name: str, *parts: arg.Part) -> Callable[..., arg.Part]:
     return decorate
 
 
+_CHECKPOINT_FLAGS = ("--data", "--split", "--trust-checkpoint")
+_FOLDER_FLAGS = ("--text", "--seed")
+
+
 @figure(
-    *("contexts", reading.CHECKPOINT, reading.DATA, reading.split("train"), reading.TRUST),
-    reading.words("entry of the dictionary", nargs=1, required=True),
-    arg.number("--most", 300, "maximum number of contexts, drawn at random", 2),
-    arg.choice(
+    "contexts",
+    arg.file(
+        "checkpoint",
+        "file of a trained model, or folder of a masked or causal language model in the Hugging "
+        "Face format",
+        "MODEL",
+    ),
+    reading.words(
+        "entry of the dictionary. With a folder, one or more words of the text. Each repetition of "
+        "the flag draws a panel",
+        action="append",
+        required=True,
+    ),
+    arg.number("--most", 300, "maximum number of contexts of a word, drawn at random", 2),
+    arg.flag(
         "--projection",
-        "plane of the figure: linear discriminants of the senses with marks at their means, or "
-        "principal components with marks at the sense embeddings",
-        *("discriminants", "pca"),
+        choices=("discriminants", "pca"),
+        help="plane of the figure: linear discriminants of the senses with marks at their means, "
+        "or principal components with marks at the sense embeddings [discriminants; with a folder "
+        "pca]",
+    ),
+    *reading.FILES,
+    arg.group(
+        "with a file of a trained model",
+        arg.file("--data", "folder of binarized data", "BIN"),
+        arg.value("--split", "split of the data [train]"),
+        reading.TRUST,
+    ),
+    arg.group(
+        "with a folder in the Hugging Face format",
+        arg.file("--text", "text with one sentence per line"),
+        arg.flag(
+            "--seed", type=arg.at_least(int, 0), metavar="N", help="seed of the random choice [1]"
+        ),
+        description="It needs the extra hf. Weights are read from model.safetensors, and no code "
+        "from the folder runs.",
     ),
 )
 def contexts(args: argparse.Namespace) -> Any:
-    """context vectors of a word by sense, with the names of senses (Figure 1 of the paper)"""
-    import torch
+    """context vectors of words (Figure 1 of the paper)
 
-    from fairseq_kerbs.analysis import geometry, plots
-    from fairseq_kerbs.analysis.names import NO_NAME
-    from fairseq_kerbs.analysis.teacher_forcing import contexts_of
-    from fairseq_kerbs.analysis.words import sense_numbers, sense_of, word_numbers
-
-    layer, dictionary, model, task = trained = reading.read_model(args)
-    (word,) = word_numbers(dictionary, args.word)
-    found = contexts_of(model, task, args.split, [word], args.most)
-    vectors = found.get(word, torch.empty(0))
-    if len(vectors) < 2:
+    Draw the context vectors of a word by sense, with the names of senses, for a trained model. For
+    a language model of Hugging Face, such as BERT, draw the context vectors of words of a text,
+    with a color for each word.
+    """
+    folder = args.checkpoint.is_dir()
+    kind = "a file of a trained model" if folder else "a folder in the Hugging Face format"
+    needed, wrong = ("--text", _CHECKPOINT_FLAGS) if folder else ("--data", _FOLDER_FLAGS)
+    values = vars(args)
+    given = [name for name in wrong if values[name[2:].replace("-", "_")] not in (None, False)]
+    if given:
         raise UserError(
-            f"--word: {args.word[0]} occurs {len(vectors)} times in split {args.split}, but at "
-            "least 2 contexts are needed; name a more frequent word or another --split"
+            f"{', '.join(given)} goes with {kind}, but {args.checkpoint} is not one; leave it out, "
+            "or name another MODEL"
         )
-    senses, of_context = sense_numbers(layer, word), sense_of(layer, word, vectors).numpy()
-    points = vectors.double().numpy()
-    if args.projection == "pca" or len({*of_context}) < 2:
-        weight = layer.as_contexts(layer.weight[senses].detach().double())
-        plane = geometry.project(points, weight.numpy())
-    else:
-        plane = geometry.discriminate(points, of_context, len(senses))
-    split = "train" if any(args.data.glob("train*.idx")) else args.split
-    by_row = reading.read_names(trained, split).names(word)
-    names = [by_row.get(row, NO_NAME) for row in senses]
-    legend = ["\n".join(filter(None, (name.translates, name.beside))) for name in names]
-    return plots.plot_contexts(args.word[0], plane, of_context, legend)
+    if values[needed[2:]] is None:
+        raise UserError(f"{needed} is missing, which {args.checkpoint} needs")
+    from fairseq_kerbs.commands.contexts import contexts_by_sense, contexts_of_words
+
+    return contexts_of_words(args) if folder else contexts_by_sense(args)
 
 
-@figure("theta", *_LAYER, reading.words("entries of the dictionary", required=True))
+@figure(
+    "theta",
+    *_LAYER,
+    reading.words(
+        "entries of the dictionary. Each repetition of the flag draws a panel with a set of words",
+        action="append",
+        required=True,
+    ),
+    arg.value("--label", "title of each panel", "TITLE", nargs="+", default=[]),
+    *reading.FILES,
+)
 def theta(args: argparse.Namespace) -> Any:
-    """theta of the senses of words, with their mean weighted by usage (Figure 3 of the paper)"""
-    from fairseq_kerbs.analysis import plots
-    from fairseq_kerbs.analysis.words import sense_numbers, usage_shares, word_numbers
+    """theta of the senses of words, with their mean weighted by usage (Figure 3 of the paper)
 
+    Draw theta of each sense. The paper shows sets of nouns, each from narrow to broad concepts.
+    """
+    from pandas import DataFrame
+
+    from fairseq_kerbs.analysis import plots
+    from fairseq_kerbs.analysis.words import csv_of, sense_numbers, usage_shares, word_numbers
+
+    if args.label and len(args.label) != len(args.word):
+        raise UserError(
+            f"--label has {len(args.label)} titles for {len(args.word)} sets of words; give one "
+            "for each --word"
+        )
     layer, dictionary, *_ = reading.read_model(args)
     if not layer.has_theta:
         raise UserError(f"the kernel {layer.kernel_name} of {args.checkpoint} has no theta")
-    senses = [sense_numbers(layer, word) for word in word_numbers(dictionary, args.word)]
-    shares = [usage_shares(layer, rows).tolist() for rows in senses]
-    theta = layer.kernel.theta_of(layer.theta.detach())
-    return plots.plot_theta(args.word, [theta[rows].tolist() for rows in senses], shares)
+    theta_of_senses = layer.kernel.theta_of(layer.theta.detach())
+    thetas, shares, rows = [], [], []
+    for number, words in enumerate(args.word, start=1):
+        senses = [sense_numbers(layer, word) for word in word_numbers(dictionary, words)]
+        thetas.append([theta_of_senses[numbers].tolist() for numbers in senses])
+        shares.append([usage_shares(layer, numbers).tolist() for numbers in senses])
+        for word, values, parts in zip(words, thetas[-1], shares[-1]):
+            rows += [
+                {"set": number, "word": word, "sense": sense, "theta": value, "share": share}
+                for sense, (value, share) in enumerate(zip(values, parts), start=1)
+            ]
+    reading.write_files(args, rows, csv_of(DataFrame(rows)))
+    return plots.plot_theta(args.word, thetas, shares, args.label)
 
 
 @figure("frequency", *_LAYER)

@@ -28,6 +28,8 @@ def sentence_of(error: BaseException) -> str | None:
         package = (error.name or "").partition(".")[0]
         if package not in ("", "fairseq_kerbs"):
             extras = "fairseq_kerbs[fairseq,analysis,tables]"
+            if package in ("transformers", "tokenizers", "safetensors"):
+                extras = "fairseq_kerbs[analysis,hf]"
             return f"{package} is not installed; run pip install '{extras}'"
     # that a file is not there should have been noticed before
     if isinstance(error, OSError) and error.strerror and not isinstance(error, FileNotFoundError):

@@ -88,7 +88,7 @@ def test_contexts_have_a_mark_for_each_sense(tmp_path: Path, capsys: Capsys) -> 
 
 def test_theta_frequency_usage_and_history_show_their_data() -> None:
     theta, shares = [[1.0, -1.0], [0.5]], [[0.75, 0.25], [1.0]]
-    (axes,) = labelled(plots.plot_theta(["a", "$b"], theta, shares)).axes
+    (axes,) = labelled(plots.plot_theta([["a", "$b"]], [theta], [shares])).axes
     drawn = axes.collections
     points = [c.get_offsets().tolist()[0] for c in drawn if c.get_offsets().any()]
     assert points == [[0, 1.0], [0, -1.0], [1, 0.5]]
@@ -111,6 +111,47 @@ def test_theta_frequency_usage_and_history_show_their_data() -> None:
         expected = HISTORY[name].dropna()
         assert [*map(list, line.get_data())] == [[*expected.index], [*expected]]
     assert lines[0].get_marker() != lines[1].get_marker()
+
+
+def test_theta_of_sets_of_words(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch, reported: Reported
+) -> None:
+    """A panel for each set, in the order of the flags, with the same scale (Figure 3)."""
+    drawn: list[Any] = []
+    monkeypatch.setattr(plots, "save_figure", lambda figure, _: drawn.append(figure))
+    sets = [["the", "a"], ["."]]
+    given = "--dict", trained.data / "dict.en.txt", "--word", "the", "a", "--word", "."
+    labels = "--label", "articles", "US$"
+    _, report, rows = reported("plot", "theta", trained.kerbs, *given, *labels, "-o", "a.png")
+    layer, dictionary, *_ = load_layer(trained.kerbs)
+    expected: list[list[Any]] = []
+    for number, words in enumerate(sets, start=1):
+        for word in words:
+            numbers = layer.word_of_sense.eq(dictionary.index(word)).nonzero()[:, 0].tolist()
+            numbers.sort(key=lambda row: (-layer.usage[row].item(), row))
+            total = layer.usage[numbers].sum().item()
+            for sense, row in enumerate(numbers, start=1):
+                share = layer.usage[row].item() / total
+                expected.append([number, word, sense, layer.theta[row].item(), share])
+    assert [[*row.values()][:3] for row in report] == [row[:3] for row in expected]
+    values = [[row["theta"], row["share"]] for row in report]
+    np.testing.assert_allclose(values, [row[3:] for row in expected], rtol=1e-6)
+    assert [row["word"] for row in rows] == [row[1] for row in expected]
+    figure = drawn[0]
+    figure.canvas.draw()
+    assert [axes.get_title() for axes in figure.axes] == ["articles", "US\\$"]
+    assert "Kernel parameter" in figure.get_suptitle()
+    for number, (axes, words) in enumerate(zip(figure.axes, sets, strict=True), start=1):
+        assert [text.get_text() for text in axes.get_xticklabels()] == words
+        assert axes.get_ylim() == figure.axes[0].get_ylim()
+        marks = [c.get_offsets().tolist() for c in axes.collections]
+        points = [offsets[0] for offsets in marks if offsets and offsets != [[0.0, 0.0]]]
+        places = [[words.index(row[1]), row[3]] for row in expected if row[0] == number]
+        np.testing.assert_allclose(points, places, rtol=1e-6)
+    # without titles and with one set the title is that of the axes
+    one = labelled(plots.plot_theta([["a"]], [[[1.0]]], [[[1.0]]]))
+    assert one.get_suptitle() == ""
+    assert "Kernel parameter" in one.axes[0].get_title()
 
 
 def test_the_commands_draw(trained: Trained, tmp_path: Path, capsys: Capsys) -> None:

@@ -145,6 +145,12 @@ MISUSES = [
     (f"report {MODEL} -o {{out}}/r.pdf", "must end in .html"),
     (f"report {MODEL} -o {{out}}/r.html --log {{work}}/two", "no statistics of senses"),
     (f"plot contexts {MODEL} --data {{work}}/bin --word <pad> -o {{out}}/f.png", "occurs 0 times"),
+    (f"plot contexts {MODEL} --word the -o {{out}}/f.png", "--data is missing"),
+    ("plot contexts {work}/bin --text {work}/two --word a -o {out}/f.png", "config.json is"),
+    (
+        f"plot theta {MODEL} --data {{work}}/bin --word the --word a --label x -o {{out}}/f.png",
+        "--label has 1 titles for 2 sets",
+    ),
     (f"plot frequency {MODEL} --dict {{work}}/uncounted -o {{out}}/f.png", "no counts of words"),
     (f"geometry {MODEL} --data {{work}}/text", "--data"),
     (f"geometry {MODEL} --data {{work}}/bin --most 5", "--most is 5"),

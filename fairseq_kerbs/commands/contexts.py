@@ -1,0 +1,148 @@
+"""What ``fairseq-kerbs plot contexts`` draws, for a checkpoint or a model of Hugging Face.
+
+This module is imported when the command runs, as it needs pandas and matplotlib.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from pandas import DataFrame, concat
+
+from fairseq_kerbs.analysis import geometry, hugging_face, plots
+from fairseq_kerbs.analysis.geometry import Projection
+from fairseq_kerbs.analysis.names import NO_NAME
+from fairseq_kerbs.analysis.teacher_forcing import contexts_of
+from fairseq_kerbs.analysis.words import csv_of, sense_numbers, sense_of, word_numbers
+from fairseq_kerbs.commands import reading
+from fairseq_kerbs.utils.errors import UserError
+
+
+def contexts_by_sense(args: argparse.Namespace) -> Any:
+    """Figure of the contexts of a word in a checkpoint."""
+    words = [word for panel in args.word for word in panel]
+    if len(words) > 1:
+        raise UserError(
+            f"--word: {', '.join(words)}: the contexts of a trained model are drawn for one word "
+            "at a time; give one"
+        )
+    split = args.split or "train"
+    layer, dictionary, model, task = trained = reading.read_model(args)
+    (word,) = word_numbers(dictionary, words)
+    found = contexts_of(model, task, split, [word], args.most)
+    vectors = found.get(word, torch.empty(0))
+    if len(vectors) < 2:
+        raise UserError(
+            f"--word: {words[0]} occurs {len(vectors)} times in split {split}, but at least 2 "
+            "contexts are needed; name a more frequent word or another --split"
+        )
+    senses, of_context = sense_numbers(layer, word), sense_of(layer, word, vectors).numpy()
+    points = vectors.double().numpy()
+    if args.projection == "pca" or len({*of_context}) < 2:
+        weight = layer.as_contexts(layer.weight[senses].detach().double())
+        plane = geometry.project(points, weight.numpy())
+    else:
+        plane = geometry.discriminate(points, of_context, len(senses))
+    table = DataFrame(plane.contexts, columns=["x", "y"])
+    table.insert(0, "sense", of_context + 1)
+    table.insert(0, "word", words[0])
+    result = {"axes": plane.axes, "points": table.to_dict("records")}
+    names_split = "train" if any(args.data.glob("train*.idx")) else split
+    by_row = reading.read_names(trained, names_split).names(word)
+    names = [by_row.get(row, NO_NAME) for row in senses]
+    legend = ["\n".join(filter(None, (name.translates, name.beside))) for name in names]
+    reading.write_files(args, result, csv_of(table))
+    return plots.plot_contexts(words[0], plane, of_context, legend)
+
+
+def contexts_of_words(args: argparse.Namespace) -> Any:
+    """Figure of the contexts of words in a model of Hugging Face."""
+    panels = _panels_of_words(args)
+    words = list(dict.fromkeys(word for panel in panels for word in panel))
+    model = hugging_face.load_language_model(args.checkpoint)
+    seed = 1 if args.seed is None else args.seed
+    found = hugging_face.find_occurrences(model, args.text, words, args.most, seed)
+    few = {word: found[word].readable for word in words if found[word].readable < 2}
+    if few:
+        counts = ", ".join(f"{word} ({times})" for word, times in few.items())
+        raise UserError(
+            f"--word: too few contexts in {args.text}: {counts}, but at least 2 are needed; name "
+            "more frequent words or another --text"
+        )
+    vectors = {
+        word: hugging_face.context_vectors(model, found[word].kept).double().numpy()
+        for word in words
+    }
+    planes = [
+        geometry.project(np.concatenate([vectors[word] for word in panel])) for panel in panels
+    ]
+    measured = [
+        {
+            "word": word,
+            "contexts": len(found[word].kept),
+            "readable": found[word].readable,
+            "left_out": found[word].left_out,
+            "variance": geometry.relative_variance(vectors[word]),
+        }
+        for word in words
+    ]
+    lines = {word: [occurrence.line for occurrence in found[word].kept] for word in words}
+    points = _table_of_points(panels, planes, lines)
+    axes = [plane.axes for plane in planes]
+    result = {"words": measured, "axes": axes, "points": points.to_dict("records")}
+    reading.write_files(args, result, csv_of(points))
+    reading.show(_measured_as_text(measured, model.longest))
+    labels = {word: f"{word} ({len(lines[word])})" for word in words}
+    word_of = [list(table["word"]) for _, table in points.groupby("panel")]
+    return plots.plot_word_contexts(labels, planes, word_of)
+
+
+def _panels_of_words(args: argparse.Namespace) -> list[list[str]]:
+    """Different words of each panel, if the flags can be used with a folder."""
+    panels = [list(dict.fromkeys(words)) for words in args.word]
+    if args.projection == "discriminants":
+        raise UserError(
+            f"--projection discriminants needs senses, and {args.checkpoint} has none; use pca"
+        )
+    words = {word for panel in panels for word in panel}
+    most_words = len(plots.WORD_COLORS)
+    if len(words) > most_words:
+        raise UserError(
+            f"--word: {len(words)} words, but the figure has colors for {most_words}; give fewer"
+        )
+    if not args.text.exists():
+        raise UserError(f"--text: {args.text}: no such file")
+    return panels
+
+
+def _table_of_points(
+    panels: Sequence[Sequence[str]], planes: Sequence[Projection], lines: dict[str, list[int]]
+) -> DataFrame:
+    """Table with a row per context: panel (from 1), word, line of the text, and coordinates."""
+    tables = []
+    for number, (panel, plane) in enumerate(zip(panels, planes), start=1):
+        places = [(number, word, line) for word in panel for line in lines[word]]
+        table = DataFrame(places, columns=["panel", "word", "line"])
+        tables.append(table.assign(x=plane.contexts[:, 0], y=plane.contexts[:, 1]))
+    return concat(tables, ignore_index=True)
+
+
+def _measured_as_text(measured: Sequence[dict[str, Any]], longest: int) -> str:
+    """Contexts and variance of each word, for a terminal."""
+    table = DataFrame(measured)
+    left_out = int(table["left_out"].sum())
+    table["contexts"] = [f"{row['contexts']} of {row['readable']}" for row in measured]
+    table["variance"] = [f"{row['variance']:.1%}" for row in measured]
+    table = table[["word", "contexts", "variance"]]
+    text = table.to_markdown(index=False, tablefmt="plain", disable_numparse=True)
+    text += "\nvariance: mean squared distance from the word's mean, of the mean squared norm"
+    if left_out:
+        text += (
+            f"\n{left_out} occurrences have no context: they are beyond the {longest} tokens that "
+            "are read of a line, are part of a token, or begin a text without a token before them"
+        )
+    return text
