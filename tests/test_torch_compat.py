@@ -64,10 +64,10 @@ def test_training_needs_what_fairseq_brings(tmp_path: Path) -> None:
     data = binarized_corpus(tmp_path, {"train": 200, "valid": 6, "test": 6})
     code = "import sys; from fairseq_cli.train import cli_main; cli_main(); print(*sys.modules)"
     flags = ("--user-dir", ROOT / "fairseq_kerbs", "--save-dir", tmp_path / "save")
-    moving = ("--reallocation-interval", 3, "--reallocation-at", 3, "--max-update", 4)
+    placing = ("--reallocation", "clusters", "--reallocation-interval", 3, "--reallocation-at", 3)
     said = run_program(
-        sys.executable, "-c", code, data, *FLAGS, *ARCHITECTURE, *flags, *moving, "--log-format",
-        "simple", cwd=tmp_path, PYTHONPATH="",
+        sys.executable, "-c", code, data, *FLAGS, *ARCHITECTURE, *flags, *placing,
+        "--max-update", 4, "--log-format", "simple", cwd=tmp_path, PYTHONPATH="",
     )  # fmt: skip
     assert "senses placed on clusters" in said
     loaded = {name.partition(".")[0] for name in said.splitlines()[-1].split()}

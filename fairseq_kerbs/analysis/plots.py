@@ -53,6 +53,7 @@ def save_figure(figure: Figure, path: Path) -> None:
     salt = rc_context({"svg.hashsalt": "fairseq_kerbs"})
     caught = warnings.catch_warnings(record=True)
     with salt, caught as messages, atomic_write(path, "wb") as stream:
+        warnings.simplefilter("always")  # also what an earlier figure has warned of
         figure.savefig(stream, format=suffix[1:], dpi=150, metadata=_METADATA[suffix])
     texts = [str(message.message) for message in messages or ()]
     for text in texts:

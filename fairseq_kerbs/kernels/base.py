@@ -34,6 +34,7 @@ class Kernel(ABC):
     reads_norms: ClassVar[bool] = True  # uses |h| and |w|
     homogeneous: ClassVar[bool] = False  # K(ah, bw) = ab K(h, w) for a, b > 0
     theta_std: ClassVar[float] = 0.1  # standard deviation of the initial θ, whose mean is 0
+    moved_theta: ClassVar[float] = 1e-8  # of a sense that Algorithm 1 has moved, as printed there
 
     @abstractmethod
     def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:

@@ -137,6 +137,7 @@ class ReleasedKerbsKernel(Kernel):
     name = "kerbs_released"
     homogeneous = True
     theta_std = 0.0
+    moved_theta = RELEASED_RANGE[0]  # the r of the smallest θ that is not limited, e^−4
     _curved: ClassVar[KerbsKernel] = KerbsKernel()
 
     @staticmethod

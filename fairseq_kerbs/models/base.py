@@ -88,6 +88,7 @@ class KerbsModel(BaseFairseqModel):
                 _check_task(task, cls.arch, cls.target)
             config.check_ranges(args, cls.flags)
             cls.check(args)
+            config.check_criterion(args, settings)
             config.check_read(args)
             schedule = config.build_schedule(args)
             model = cls.build(args, task)
@@ -198,7 +199,8 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor]) -> None:
     if held.keys() != expected.keys() or held["weight"].shape[1] != expected["weight"].shape[1]:
         raise UserError(
             "the checkpoint was trained with another --output-layer, --kernel, --mixture-kernels, "
-            f"--sense-bias or size than this model (it has {', '.join(sorted(held))})."
+            "--sense-bias (which --reallocation clusters turns on) or size than this model (it has "
+            f"{', '.join(sorted(held))})."
         )
     senses, words = len(held["weight"]), len(held.get("inventory.log_prob", held["weight"]))
     if words != layer.vocab_size:

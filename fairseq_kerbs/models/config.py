@@ -28,7 +28,7 @@ from fairseq_kerbs.senses import ALLOCATIONS
 from fairseq_kerbs.training.sense_updates import SenseSchedule
 from fairseq_kerbs.utils.errors import UserError
 
-BIASED_KERNELS = ("kerbs", "kerbs_released", "lin")
+BIASED_KERNELS = ("kerbs", "lin")
 """Kernels to which a constant coordinate of context vectors adds a bias (the first at θ = 0)."""
 
 INIT_SCALE = (
@@ -205,8 +205,8 @@ def fill_for_policy(args: Any) -> None:
     """Set the flags that depend on the policy and were not given.
 
     The policy "released" brings the interval and the equal allocation of the released code. The
-    policy "clusters" needs --sense-bias and --sense-init spare. With one sense per word it has
-    nothing to place, and becomes "none".
+    policy "clusters" needs --sense-bias, and brings --sense-init spare. With one sense per word it
+    has nothing to place, and becomes "none".
     """
     if args.output_layer == "kerbs" and args.reallocation == "clusters":
         if float(args.total_senses) <= 1.0:
@@ -229,14 +229,15 @@ def as_namespace(args: Any) -> argparse.Namespace:
 
 
 def settings_of_program(args: Any) -> dict[str, Any]:
-    """Settings of checkpoint, optimization and ema by name.
+    """Settings of checkpoint, optimization, ema and criterion by name.
 
     A namespace ``args`` has the whole command line. A Hydra configuration has only the model, so
     the other groups are read from its root.
     """
     if not OmegaConf.is_config(args):
         return vars(args)
-    parts = [args._get_root().get(name) or {} for name in ("checkpoint", "optimization", "ema")]
+    groups = ("checkpoint", "optimization", "ema", "criterion")
+    parts = [args._get_root().get(name) or {} for name in groups]
     return {name: value for part in parts for name, value in part.items()}
 
 
@@ -296,12 +297,20 @@ def check_ranges(args: Any, flags: type[FairseqDataclass]) -> None:
                 raise ValueError(f"{flag(item.name)} is {value}, but must be within {interval}.")
 
 
-POLICY_FLAGS = {"log_prob_threshold": "paper", "max_moves": "released", "cluster_gap": "clusters"}
-"""Flags that a single policy reads, and its name."""
+POLICY_FLAGS: dict[str, tuple[str, ...]] = {
+    "log_prob_threshold": ("paper",),
+    "max_moves": ("released",),
+    "new_sense": ("paper", "released"),
+    "cluster_gap": ("clusters",),
+}
+"""Flags that some policies read, and their names."""
 
 
-MIXTURE_FLAGS = {"mixture_components": "mos", "mixture_kernels": "mixture"}
-"""Flags that a single output layer reads, and its name."""
+MIXTURE_FLAGS: dict[str, tuple[str, ...]] = {
+    "mixture_components": ("mos",),
+    "mixture_kernels": ("mixture",),
+}
+"""Flags that some output layers read, and their names."""
 
 
 def check_read(args: Any) -> None:
@@ -310,17 +319,32 @@ def check_read(args: Any) -> None:
     Values that equal the default pass, because a checkpoint has the values of all flags. Flags of
     policies pass without KerBS or moves, so that one flag makes a baseline of a configuration.
     """
-    readers = [(name, "--output-layer", layer) for name, layer in MIXTURE_FLAGS.items()]
+    checked = [("output_layer", name, layers) for name, layers in MIXTURE_FLAGS.items()]
     if args.output_layer == "kerbs" and args.reallocation != "none":
-        readers += [(name, "--reallocation", policy) for name, policy in POLICY_FLAGS.items()]
-    for name, chosen_by, reader in readers:
-        chosen = getattr(args, chosen_by[2:].replace("-", "_"))
+        checked += [("reallocation", name, policies) for name, policies in POLICY_FLAGS.items()]
+    for chooser, name, readers in checked:
+        chosen = getattr(args, chooser)
         default = KerbsConfig.__dataclass_fields__[name].default
-        if reader != chosen and getattr(args, name) != default:
+        if chosen not in readers and getattr(args, name) != default:
             raise ValueError(
-                f"{flag(name)} is for {chosen_by} {reader} and not read by {chosen_by} {chosen}: "
-                "leave it out."
+                f"{flag(name)} is for {flag(chooser)} {' and '.join(readers)} and not read by "
+                f"{flag(chooser)} {chosen}: leave it out."
             )
+
+
+def check_criterion(args: Any, settings: dict[str, Any]) -> None:
+    """Raise a ValueError for a flag of the criterion that the output layer has no use for.
+
+    Args:
+        args: flags of the model.
+        settings: result of :func:`settings_of_program`.
+    """
+    rho = settings.get("mixture_regularization")
+    if rho and args.output_layer not in ("mos", "mixture"):
+        raise ValueError(
+            f"--mixture-regularization {rho} is for --output-layer mos and mixture, and not read "
+            f"by --output-layer {args.output_layer}: leave it out."
+        )
 
 
 def output_layer_flags(args: Any) -> dict[str, Any]:
@@ -330,7 +354,7 @@ def output_layer_flags(args: Any) -> dict[str, Any]:
     without a value. Flags of the model that the paper has a say in are included.
     """
     names = [item.name for item in fields(KerbsConfig)] + ["attention", "input_embedding"]
-    unread = {name for name, reader in POLICY_FLAGS.items() if reader != args.reallocation}
+    unread = {name for name, of in POLICY_FLAGS.items() if args.reallocation not in of}
     unread |= {name for name in names if name.startswith("mixture")}
     values = {name: getattr(args, name, None) for name in names if name not in unread}
     return {name: value for name, value in values.items() if value is not None}
@@ -399,6 +423,11 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_lay
         raise ValueError(
             f"--reallocation clusters places senses of --kernel {' or '.join(PLACED_KERNELS)}, not "
             f"of {args.kernel}: give --reallocation paper, or another kernel."
+        )
+    if kind == "kerbs" and not clusters and args.sense_init == "spare":
+        raise ValueError(
+            "--sense-init spare is for --reallocation clusters with several senses per word: leave "
+            "it out."
         )
     mixture = kind in ("mos", "mixture")
     if biased and (mixture or any(kernel.name not in BIASED_KERNELS for kernel in kernels)):

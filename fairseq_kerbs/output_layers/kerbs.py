@@ -16,7 +16,7 @@ from fairseq_kerbs.kernels import Kernel, apply_kernel, compute_dtype, safe_norm
 from fairseq_kerbs.likelihood.compilation import call, worthwhile
 from fairseq_kerbs.likelihood.nll import NllOptions
 from fairseq_kerbs.output_layers.base import LookedUp, Losses, OutputLayer
-from fairseq_kerbs.reallocation import MOVED_THETA, Moves, ReallocationSettings, policies
+from fairseq_kerbs.reallocation import Moves, ReallocationSettings, policies
 from fairseq_kerbs.reallocation.clusters import PLACED_KERNELS, SPARE_NATS, place_on_clusters
 from fairseq_kerbs.reallocation.moves import NEW_SENSES, check_choice, new_vectors
 from fairseq_kerbs.senses import SenseInventory, SenseTable
@@ -246,7 +246,7 @@ class KerbsOutputLayer(OutputLayer):
         policies.apply_moves(self.inventory, moves)
         written: list[tuple[Tensor, Tensor | None]] = [(self.weight, moves.vectors)]
         if self.has_theta:
-            theta = torch.full((len(moves),), MOVED_THETA)
+            theta = torch.full((len(moves),), self.kernel.moved_theta)
             written.append((self.theta, theta if moves.reset_theta else None))
         for parameter, values in written:
             if values is not None:

@@ -1,8 +1,8 @@
 """Reallocation of senses between words (Algorithm 1), and their embeddings after a move."""
 
-from fairseq_kerbs.reallocation.moves import MOVED_THETA, Moves, ReallocationSettings
+from fairseq_kerbs.reallocation.moves import Moves, ReallocationSettings
 from fairseq_kerbs.reallocation.policies import POLICIES, reallocate, reset_moments
 
 __all__ = [
-    "MOVED_THETA", "POLICIES", "Moves", "ReallocationSettings", "reallocate", "reset_moments",
+    "POLICIES", "Moves", "ReallocationSettings", "reallocate", "reset_moments",
 ]  # fmt: skip

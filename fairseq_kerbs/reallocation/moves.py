@@ -23,9 +23,6 @@ from torch import Tensor, nn
 
 from fairseq_kerbs.senses import SenseInventory
 
-MOVED_THETA = 1e-8
-"""Learned parameter θ of a sense after a move, except by ``released``. Algorithm 1 prints 1e-8
-instead of 0."""
 NEW_SENSES = ("keep", "split")
 SPLIT_SINE = 0.1
 
@@ -47,7 +44,7 @@ class Moves:
     sources: Tensor  # [K] words that lose them
     words: Tensor  # [K] words that receive them
     usage: Tensor  # [K] their usage after the move
-    reset_theta: bool = True  # set their θ to MOVED_THETA
+    reset_theta: bool = True  # set their θ to Kernel.moved_theta
     reset_moments: bool = True  # restart the optimizer's moments of their embeddings and θ
     vectors: Tensor | None = None  # [K, d] their embeddings after the move [by ``new_sense``]
 

@@ -129,9 +129,28 @@ def check_resumed(settings: dict[str, Any], task: Any, args: Any) -> int:
         flag = f"{flag} {trained[name]}"
         other = "without it" if value is None else value
         raise UserError(f"{file} was trained with {flag}, not {other}: give {flag}.")
+    if not reset:
+        check_policy(file, trained, args)
     updates = int((state.get("optimizer_history") or [{}])[-1].get("num_updates", 0))
     if updates and state.get("last_optimizer_state") is None:
         reset = True
         why = "(--no-save-optimizer-state): the schedule and the number of updates"
         logger.warning(f"{file} has no state of the optimizer {why} ({updates}) are reset")
     return 0 if reset else updates
+
+
+def check_policy(file: Path, trained: dict[str, Any], args: Any) -> None:
+    """Raise a UserError if a training goes on under another reallocation policy.
+
+    Args:
+        file: the checkpoint.
+        trained: its flags.
+        args: the flags of this training. A policy of "none", which ends all moves, is accepted.
+    """
+    former, policy = trained.get("reallocation"), args.reallocation
+    if args.output_layer == "kerbs" and former not in (None, policy) and policy != "none":
+        stopping = "" if former == "none" else ", or --reallocation none, which moves no sense"
+        raise UserError(
+            f"{file} was trained with --reallocation {former}, not {policy}: give --reallocation "
+            f"{former}{stopping}."
+        )

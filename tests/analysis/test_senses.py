@@ -138,8 +138,8 @@ def test_theta_of_the_released_kernel_is_shown_and_not_its_logarithm(
     assert [sense["theta"] for sense in senses] == pytest.approx(right, rel=1e-5)
     drawn: list[list[float]] = []
 
-    def draw(words: Any, theta: Any, usage: Any) -> Figure:
-        drawn.extend(theta)
+    def draw(sets: Any, theta: Any, usage: Any, labels: Any) -> Figure:
+        drawn.extend(*theta)
         return Figure()
 
     monkeypatch.setattr(plots, "plot_theta", draw)

@@ -155,7 +155,7 @@ def test_senses_are_those_of_the_sequential_recursion(name: str, beam: int) -> N
             for row, tokens in enumerate(rows):
                 sentence = source[row : row + 1, source[row].ne(1)]
                 uncertain += check(model, sentence, tokens.tolist(), senses[row])
-    assert uncertain > 3  # otherwise nothing was tested
+    assert uncertain >= 3  # otherwise nothing was tested
 
 
 def test_a_plain_softmax_has_one_sense_a_word() -> None:

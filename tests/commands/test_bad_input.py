@@ -168,6 +168,8 @@ MISUSES = [
     (f"{CONVERT} --total-senses 9", "--total-senses is 9.0, more than --max-senses"),
     ("fairseq-train --sense-decay=-1e-5", "--sense-decay"),
     ("fairseq-train --store-ema", "--store-ema"),
+    ("fairseq-train --mixture-regularization 0.1", "not read by --output-layer kerbs"),
+    ("fairseq-train --kernel kerbs_released --sense-bias", "--sense-bias does not go together"),
     ("fairseq-train --continue-once {work}/none.pt", "none.pt: there is no such file"),
     (f"fairseq-train --finetune-from-model {MODEL} --total-senses 2", "--total-senses"),
 ]

@@ -196,7 +196,7 @@ WRONG_FLAGS: list[tuple[str, Flags, str]] = [
         for name, value in flags.items()
     ),
     ("bilstm_lm", {"targets": ["future"]}, "--self-target"),
-    ("transformer", {"sense_init": "spare", "reallocation": "paper"}, "--sense-bias"),
+    ("transformer", {"sense_init": "spare", "reallocation": "paper"}, "--reallocation clusters"),
     ("gru_lm", {"targets": ["self"]}, "--self-target"),
     ("transformer_lm", {"targets": ["self", "future"]}, "--self-target"),
     ("lstm_lm", {"targets": None}, "--task language_modeling"),
@@ -450,7 +450,7 @@ def test_parameters_become_flags_at_the_boundary(sentence: str, expected: str) -
     assert ended.value.code == f"fairseq_kerbs: error: {expected}"  # fairseq's programs end with 1
 
 
-PUBLISHED = {  # Section 4 and 5.1 of the paper, and Q of the authors' slides
+PUBLISHED = {  # Sections 4 and 5 of the paper, which does not give Q
     "output_layer": "kerbs",
     "kernel": "kerbs",
     "total_senses": 3.0,
@@ -498,6 +498,7 @@ def test_flags_of_another_output_layer_are_refused(layer: str, flag: str, value:
         ("released", "--log-prob-threshold", -50.0),
         ("paper", "--max-moves", 0.1),
         ("paper", "--cluster-gap", 2.0),
+        ("clusters", "--new-sense", "split"),
     ],
 )
 def test_flags_of_another_policy_are_refused(policy: str, flag: str, value: Any) -> None:

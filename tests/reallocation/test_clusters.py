@@ -17,7 +17,7 @@ from fairseq_kerbs import clusters
 from fairseq_kerbs.clusters import ContextSample, cluster, place_senses, place_word, whiten
 from fairseq_kerbs.kernels import kernel_logits
 from fairseq_kerbs.output_layers import KerbsOutputLayer
-from fairseq_kerbs.reallocation import MOVED_THETA, ReallocationSettings
+from fairseq_kerbs.reallocation import ReallocationSettings
 from fairseq_kerbs.reallocation.clusters import joined_senses, spare_senses
 
 DIM, WORDS = 6, 8
@@ -85,7 +85,7 @@ def test_words_get_as_many_senses_as_their_contexts_have_clusters() -> None:
         after = layer_mass(layer, h, words)
         assert float(after[here].mean()) == pytest.approx(float(mass[here].mean()), abs=2e-3)
         assert len(layer.sense_logits(h[here], senses).argmax(1).unique()) == len(senses)
-        assert (layer.theta[senses] == MOVED_THETA).all()
+        assert (layer.theta[senses] == layer.kernel.moved_theta).all()
         assert layer.usage[senses].sum() > 0
     assert layer.usage[spare].sum() == 0
 

@@ -278,7 +278,7 @@ def test_moved_rows_begin_afresh_and_no_other(kind: str, policy: str) -> None:
     assert torch.equal(layer.weight, weight)  # vectors stay
     assert torch.equal(layer.theta[~moved], theta[~moved])
     if policy == "paper":
-        assert (layer.theta[moved] == 1e-8).all()
+        assert (layer.theta[moved] == 1e-8).all()  # of the kernel kerbs
     else:
         assert torch.equal(layer.theta, theta)
     after, seen = optimizer.state_dict()["state"], 0
@@ -379,3 +379,15 @@ def test_layers_write_the_new_vectors_and_go_on_after_a_resume(policy: str, how:
         torch.testing.assert_close(layer.weight[moves.senses], moves.vectors)
         assert (layer.weight - before)[moves.senses].abs().amax(1).min() > 0.01
     torch.testing.assert_close(layer.state_dict(), resumed.state_dict(), rtol=0, atol=0)
+
+
+def test_algorithm_1_gives_the_released_kernel_its_smallest_theta() -> None:
+    """The learned parameter of that kernel is log θ, so 1e-8 would be θ = 1."""
+    torch.manual_seed(1)
+    layer = KerbsOutputLayer(6, 20, 60, kernel="kerbs_released")
+    layer.nll(torch.randn(50, 6), torch.randint(20, (50,)))
+    layer.update_statistics(1e-3)
+    moves = layer.reallocate("paper", ReallocationSettings(log_prob_threshold=-1.0))
+    assert len(moves) > 0
+    moved = layer.kernel.theta_of(layer.theta.detach()[moves.senses])
+    torch.testing.assert_close(moved, torch.full((len(moves),), math.exp(-4.0)))

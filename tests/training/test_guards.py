@@ -146,6 +146,30 @@ def test_scores_of_another_kind_are_refused(
     assert f"was trained with --{trained}, " in sentence
 
 
+@pytest.mark.parametrize(
+    ("former", "then", "refused"),
+    [
+        ("released", "", "was trained with --reallocation released, not paper"),
+        ("clusters", "--sense-bias", "was trained with --reallocation clusters, not paper"),
+        ("paper", "--reallocation released", "was trained with --reallocation paper, not released"),
+        ("none", "", "not paper: give --reallocation none."),
+        ("paper", "--reallocation none", ""),
+        ("released", "--reallocation paper --reset-optimizer", ""),
+    ],
+)
+def test_a_training_does_not_go_on_under_another_policy(
+    former: str, then: str, refused: str, tiny_work: Path, tmp_path: Path
+) -> None:
+    """But for no moves at all, and for a training that starts anew from its parameters."""
+    save = ("--save-dir", tmp_path)
+    fairseq_train(tiny_work / "bin", *save, "--reallocation", former)
+    checkpoint = tmp_path / "checkpoint_last.pt"
+    if refused:
+        assert refused in refusal(tiny_work, checkpoint, *then.split())
+    else:
+        resume(tiny_work, checkpoint, *then.split())
+
+
 def test_a_value_where_the_training_had_the_default_is_refused(
     tiny_work: Path, tmp_path: Path
 ) -> None:

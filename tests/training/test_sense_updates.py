@@ -37,7 +37,10 @@ class PlainOptimizer:
 
 def training(name: str = "transformer", task: Any = None, **flags: Any) -> Parts:
     task = task or make_task(model=name)
-    model = make_model(name, task, **(FLAGS | flags)).train()
+    common = dict(FLAGS)
+    if flags.get("reallocation", "paper") != "paper":
+        del common["log_prob_threshold"]  # Algorithm 1 alone reads it
+    model = make_model(name, task, **(common | flags)).train()
     return task, model, KerbsCrossEntropyCriterion(task, False, 0.0), PlainOptimizer(model)
 
 
