@@ -50,7 +50,7 @@ report runs/toy/checkpoint_best.pt --data data/bin -o senses.html
 plot theta runs/toy/checkpoint_best.pt -o theta.svg --word bank
 plot theta runs/toy/checkpoint_best.pt -o theta.svg --word car vehicle --word dog animal
 plot contexts runs/toy/checkpoint_best.pt --data data/bin --word bank -o bank.png
-plot contexts bert-base-uncased --text train.en --word monitor --word car vehicle -o bert.png
+plot contexts models/bert-base-uncased --text train.en --word monitor --word car vehicle -o bert.png
 plot history train.log -o history.pdf
 plot kernels -o kernels.pdf
 geometry runs/toy/checkpoint_best.pt --data data/bin

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # From a fresh checkout to a trained model, its BLEU and its senses: installs into .venv, makes the
-# synthetic corpus, trains transformer_kerbs on it (a few minutes), translates the test
-# set with beam 5, and shows what the senses of ambiguous words stand for.
+# synthetic corpus, trains transformer_kerbs on it with our policy clusters (a few minutes), translates
+# the test set with beam 5, and shows what the senses of ambiguous words stand for.
 #
 # usage: scripts/quickstart.sh [FOLDER]
 #

@@ -63,6 +63,10 @@ def test_runs_have_the_flags_of_their_rows(scale: str) -> None:
             kernel = run.row.partition("_")[0]  # in gao_grid with options
             mixed = train["output-layer"] == "mixture"
             assert mixed or kernel == "lin" or f"--kernel {kernel} " in run.flags
+        words = shlex.split(run.flags)
+        flags = {**train, **dict(zip([word[2:] for word in words[::2]], words[1::2]))}
+        if flags.get("lr-scheduler") == "polynomial_decay":  # to 0 at the end
+            assert flags["total-num-update"] == flags["max-update"], run.label
         if scale == "small":
             assert 0 < run.minutes <= (90 if table == "layers" else 30)
 
@@ -131,6 +135,18 @@ def test_every_kernel_has_as_many_tries_and_its_default_first() -> None:
             assert value == pytest.approx(getattr(KERNELS[name](), option), rel=1e-5)
         for each in tried:
             assert build_kernel(name, **each)
+
+
+def test_hours_on_the_page_are_the_planned_ones() -> None:
+    """A run that several tables share counts once in ``all``."""
+    page = (ROOT / "configs" / "README.md").read_text()
+    rows = re.findall(r"^\| (\w+) \|.*\|.*\| ([0-9.]+) \|.*\|$", page, re.MULTILINE)
+    hours = {name: float(text) for name, text in rows}
+    names = {"all": NAMES, **{name: (name,) for name in NAMES + tables.SEARCHES}}
+    assert hours.keys() == names.keys()
+    for name, parts in names.items():
+        minutes = {run.folder: run.minutes for run in runs_of(*parts)}
+        assert hours[name] == pytest.approx(sum(minutes.values()) / 60, abs=0.06), name
 
 
 OWN = """

@@ -81,6 +81,11 @@ def contexts(args: argparse.Namespace) -> Any:
     a language model of Hugging Face, such as BERT, draw the context vectors of words of a text,
     with a color for each word.
     """
+    if not args.checkpoint.exists():
+        raise UserError(
+            f"{args.checkpoint}: no such file or folder; models are not downloaded, so name a file "
+            "of a trained model, or a folder in the Hugging Face format"
+        )
     folder = args.checkpoint.is_dir()
     kind = "a file of a trained model" if folder else "a folder in the Hugging Face format"
     needed, wrong = ("--text", _CHECKPOINT_FLAGS) if folder else ("--data", _FOLDER_FLAGS)
@@ -129,7 +134,8 @@ def theta(args: argparse.Namespace) -> Any:
         raise UserError(f"the kernel {layer.kernel_name} of {args.checkpoint} has no theta")
     theta_of_senses = layer.kernel.theta_of(layer.theta.detach())
     thetas, shares, rows = [], [], []
-    for number, words in enumerate(args.word, start=1):
+    sets = [list(dict.fromkeys(words)) for words in args.word]
+    for number, words in enumerate(sets, start=1):
         senses = [sense_numbers(layer, word) for word in word_numbers(dictionary, words)]
         thetas.append([theta_of_senses[numbers].tolist() for numbers in senses])
         shares.append([usage_shares(layer, numbers).tolist() for numbers in senses])
@@ -139,7 +145,7 @@ def theta(args: argparse.Namespace) -> Any:
                 for sense, (value, share) in enumerate(zip(values, parts), start=1)
             ]
     reading.write_files(args, rows, csv_of(DataFrame(rows)))
-    return plots.plot_theta(args.word, thetas, shares, args.label)
+    return plots.plot_theta(sets, thetas, shares, args.label)
 
 
 @figure("frequency", *_LAYER)

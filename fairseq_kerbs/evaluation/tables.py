@@ -44,6 +44,9 @@ NAMES = (
 )
 """Tables of ``--table all``."""
 
+SEARCHES = ("search", "reallocation_grid", "lm_grid", "grid")
+"""Searches on validation data, which are no tables of the papers."""
+
 _OUTPUTS = {"senses": "words.md", "perplexity": "perplexity.txt"}
 _OUTPUTS |= {"valid_loss": "trained", "mixture_variance": "trained"}  # figures of the log
 _METRICS = {
@@ -111,7 +114,9 @@ def load_table(name: str) -> dict[str, Any]:
     if name.endswith(".yaml"):
         path = Path(name)
     elif not path.is_file() or name in ("data", "schema"):
-        raise UserError(f"--table {name}: there is {', '.join(NAMES)}, all, or a FILE.yaml")
+        raise UserError(
+            f"--table {name}: there is {', '.join(NAMES + SEARCHES)}, all, or a FILE.yaml"
+        )
     table, shared = configurations.read_yaml(path), path.parent / "data.yaml"
     data = configurations.read_yaml(shared) if shared.is_file() else {}
     table["data"] = data | table.get("data", {})
@@ -202,6 +207,8 @@ def select_runs(
     sentence about each missing data set. Unknown tables and patterns raise a UserError.
     """
     runs = [run for table in map(load_table, tables) for run in plan_runs(table, scale)]
+    if not runs:
+        raise UserError(f"{', '.join(tables)} has no --scale {scale}: give the other one")
     labels, wanted = [run.label for run in runs], set[str]()
     for pattern in only or ["*"]:
         matching = [label for label in labels if pattern in label or fnmatch(label, pattern)]
@@ -474,8 +481,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "jobs to a cluster, --forcerun generate repeats a step, --unlock is for use after a crash.",
     )
     add = parser.add_argument
-    text = "table, or file with a description. Repeat the flag for several tables [all]"
-    add("--table", action="append", metavar=f"{'|'.join(NAMES)}|all|FILE", help=text)
+    text = (
+        f"{', '.join(NAMES)}, or all of these; a search on validation data, {', '.join(SEARCHES)}; "
+        "or a file with a description. Repeat the flag for several tables [all]"
+    )
+    add("--table", action="append", metavar="TABLE", help=text)
     text = "full: the papers' sizes. small: runs of at most 80 minutes on two cores [%(default)s]"
     add("--scale", choices=("full", "small"), default="small", help=text)
     for name, folder, text in (
