@@ -42,7 +42,7 @@ def test_the_manifest_covers_every_file_and_nothing_else() -> None:
 
 
 def test_results_stay_small() -> None:
-    assert sum(path.stat().st_size for path in RESULTS.rglob("*") if path.is_file()) < 5_000_000
+    assert sum(path.stat().st_size for path in RESULTS.rglob("*") if path.is_file()) < 6_000_000
     assert len((RESULTS / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
 
