@@ -85,9 +85,12 @@ def naive_logits(h: Tensor, w: Tensor, theta: Tensor, kernel: str = "kerbs") -> 
         high = 4 - torch.exp(3 - theta.clamp_min(3))
         low = torch.exp(4 + theta.clamp_max(-4)) - 5
         t = torch.exp(torch.where(theta > 3, high, torch.where(theta < -4, low, theta)))
-        curved = norms * t * (torch.exp(t * cosine.clamp_min(0)) - 1) / (2 * (t.exp() - t - 1))
-        return torch.where(cosine > 0, curved, x)
-    # Eq. 9 as printed, and for |θ| < 1 its quotient of power series with both z cancelled
+        return torch.where(cosine > 0, _naive_eq9(norms, cosine.clamp_min(0), -t), x)
+    return _naive_eq9(norms, cosine, theta)
+
+
+def _naive_eq9(norms: Tensor, cosine: Tensor, theta: Tensor) -> Tensor:
+    """Eq. 9 as printed, and for |θ| < 1 its quotient of power series with both z cancelled."""
     small = theta.abs() < 1.0
     inside, outside = torch.where(small, theta, 0.0), torch.where(small, 1.0, theta)
     a = -outside / (2 * (torch.exp(-outside) + outside - 1))
