@@ -21,9 +21,13 @@ if TYPE_CHECKING:
     from fairseq_kerbs.reallocation import ReallocationSettings, reset_moments
 
 __all__ = [
-    "KerbsOutputLayer", "MixtureOutputLayer", "ReallocationSettings", "SoftmaxOutputLayer",
-    "kerbs_nll", "reset_moments",
-]  # fmt: skip
+    "KerbsOutputLayer",
+    "MixtureOutputLayer",
+    "ReallocationSettings",
+    "SoftmaxOutputLayer",
+    "kerbs_nll",
+    "reset_moments",
+]
 
 _MODULES = {
     "kerbs_nll": "likelihood",

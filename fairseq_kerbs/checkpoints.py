@@ -38,7 +38,9 @@ TASKS = ("translation", "language_modeling")
 READ = "decoder.embed_tokens.weight"
 """Input embeddings of fairseq's decoders."""
 STOCK_WEIGHTS = (
-    *("decoder.output_projection.weight", "decoder.fc_out.weight", "decoder.embed_out"),
+    "decoder.output_projection.weight",
+    "decoder.fc_out.weight",
+    "decoder.embed_out",
     READ,
 )
 """Output embeddings of fairseq's decoders. The last is for tied embeddings."""

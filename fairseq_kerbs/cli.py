@@ -61,12 +61,26 @@ convert softmax.pt -o kerbs.pt --total-senses 1.5 --data data/bin
 """Uses of every subcommand, for its ``--help``."""
 
 COMMANDS = [
-    *(corpora.toy, *corpora.PREPARATIONS),
-    *(experiments.train, experiments.generate, experiments.translate),
-    *(experiments.architectures, experiments.user_dir, self_check.self_check),
-    *(texts.detokenize, texts.score, texts.examples, texts.human_eval),
-    *(senses.senses, senses.print_senses, *corpora.GOLD, senses.report),
-    *(figures.plot, figures.geometry, figures.neighbours, senses.convert),
+    corpora.toy,
+    *corpora.PREPARATIONS,
+    experiments.train,
+    experiments.generate,
+    experiments.translate,
+    experiments.architectures,
+    experiments.user_dir,
+    self_check.self_check,
+    texts.detokenize,
+    texts.score,
+    texts.examples,
+    texts.human_eval,
+    senses.senses,
+    senses.print_senses,
+    *corpora.GOLD,
+    senses.report,
+    figures.plot,
+    figures.geometry,
+    figures.neighbours,
+    senses.convert,
 ]
 """Each adds a subcommand or several to the parser that it is given."""
 

@@ -106,7 +106,7 @@ def read_softmax_model(
         if name == "transformer":  # fairseq reads this flag for language models only
             settings["decoder_input_dim"] = settings["decoder_embed_dim"]
     settings |= {"arch": arch, "_name": arch, "output_layer": "kerbs", "kernel": "kerbs"}
-    return SoftmaxModel(*(checkpoint, state, config, task, model, weight, bias, settings, replaced))
+    return SoftmaxModel(checkpoint, state, config, task, model, weight, bias, settings, replaced)
 
 
 def _check_kind(
@@ -287,9 +287,17 @@ class PlacedSenses:
 
 _KEPT = {
     "task": (
-        *("source_lang", "target_lang", "left_pad_source", "left_pad_target", "truncate_source"),
-        *("max_source_positions", "max_target_positions"),
-        *("tokens_per_sample", "sample_break_mode", "add_bos_token", "self_target"),
+        "source_lang",
+        "target_lang",
+        "left_pad_source",
+        "left_pad_target",
+        "truncate_source",
+        "max_source_positions",
+        "max_target_positions",
+        "tokens_per_sample",
+        "sample_break_mode",
+        "add_bos_token",
+        "self_target",
     ),
     "optimization": ("lr", "clip_norm", "update_freq", "sentence_avg"),
     "dataset": ("max_tokens", "batch_size"),

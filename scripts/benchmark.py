@@ -53,7 +53,9 @@ RATIOS = [
     _LSTM,
     _LUONG,
     *zip(_LSTM, _LUONG),  # attention of Bahdanau et al. over that of Luong et al.
-    *(("lean", "stock"), ("softmax", "stock"), ("kerbs-smoothed", "stock-smoothed")),
+    ("lean", "stock"),
+    ("softmax", "stock"),
+    ("kerbs-smoothed", "stock-smoothed"),
 ]
 """Like for like are those over "lean" and "softmax", our own code with one sense a word; "stock" is
 fairseq's code, so that ratios over it also count what our code saves. "mos", a mixture of three
@@ -106,11 +108,12 @@ def build_parser(quick: bool = False) -> argparse.ArgumentParser:
             arg.number("--threads", torch.get_num_threads(), "threads of torch", 1),
             arg.number("--seed", 1, "of all random numbers"),
             arg.value("--contestants", each, "NAME", nargs="+", choices=names, default=names),
-            arg.flag("--memory", action=argparse.BooleanOptionalAction, default=not quick,
-                     help=memory),
+            arg.flag(
+                "--memory", action=argparse.BooleanOptionalAction, default=not quick, help=memory
+            ),
             arg.output("JSON [%(default)s]", default=Path(f"benchmark-{benchmark}.json")),
             arg.switch("--quick", "small sizes, which take seconds and show what is measured"),
-        )  # fmt: skip
+        )
     return parser
 
 

@@ -49,7 +49,10 @@ DECAY = 1e-3  # β of Eq. 12–13
 NEEDY_LOSS = 0.3  # mean loss in nats from which on a word is needy under ``paper``
 MAX_MOVES = 1 / 6  # ``released``: most moves at a time, as a fraction of the words
 VARIANTS = (
-    *(("none", "keep"), ("paper", "keep"), ("paper", "split"), ("released", "keep")),
+    ("none", "keep"),
+    ("paper", "keep"),
+    ("paper", "split"),
+    ("released", "keep"),
     ("clusters", "keep"),
 )
 WIDTHS = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4)
@@ -114,9 +117,12 @@ def _experiment(
 
 
 def learn_senses(
-    policy: str, new_sense: str, training: Training,
-    words_each: int = 3, seed: int = 0,
-) -> Row:  # fmt: skip
+    policy: str,
+    new_sense: str,
+    training: Training,
+    words_each: int = 3,
+    seed: int = 0,
+) -> Row:
     """Lemma 4.1: train with reallocation; ``words_each`` words have k clusters, k = 1, 2, 3, 4, all
     of the same σ, :data:`WIDTH`.
 

@@ -152,18 +152,23 @@ def test_a_model_is_read(name: str, data: Path, evaluating: list[str], tmp_path:
     assert all("(" not in text for text in evaluating)
 
 
-@pytest.mark.parametrize(("place", "settings", "says"), [
-    ("model", {"_name": "fconv"}, "architecture 'fconv'"),
-    ("model", {"_name": [1]}, "architecture"),
-    ("task", {"_name": "translation_moe"}, "task 'translation_moe'"),
-    ("task", {"task": "denoising"}, "task 'denoising'"),
-    ("model", {"encoder": [["${oc.create:{embed_path: vectors}}"]]}, "setting encoder"),
-    ("", {"model": {"a": 1}}, ""), ("", {"cfg": None}, ""),
-    ("", {"cfg": "model: {_name: lstm}"}, ""),
-    ("", {"cfg": {"model": argparse.Namespace(_name="lstm")}}, ""),
-    ("", {"cfg": {"model": "lstm", "task": None}}, ""),
-    ("", {"model": {"decoder.attention.input_proj.weight": torch.zeros(1)}}, ""),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("place", "settings", "says"),
+    [
+        ("model", {"_name": "fconv"}, "architecture 'fconv'"),
+        ("model", {"_name": [1]}, "architecture"),
+        ("task", {"_name": "translation_moe"}, "task 'translation_moe'"),
+        ("task", {"task": "denoising"}, "task 'denoising'"),
+        ("model", {"encoder": [["${oc.create:{embed_path: vectors}}"]]}, "setting encoder"),
+        ("", {"model": {"a": 1}}, ""),
+        ("", {"cfg": None}, ""),
+        ("", {"cfg": "model: {_name: lstm}"}, ""),
+        ("", {"cfg": {"model": argparse.Namespace(_name="lstm")}}, ""),
+        ("", {"cfg": {"model": "lstm", "task": None}}, ""),
+        ("", {"model": {"decoder.attention.input_proj.weight": torch.zeros(1)}}, ""),
+    ],
+    ids=str,
+)
 def test_what_is_not_known_and_no_whole_model_is_one_sentence(
     place: str, settings: dict[str, Any], says: str, data: Path, tmp_path: Path, capsys: Capsys
 ) -> None:

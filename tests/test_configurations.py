@@ -46,13 +46,18 @@ def write(folder: Path, name: str, text: str) -> Path:
 
 
 KINDS = {
-    "seed: 010": ["--seed", "010"], "adam-betas: (0.9, 0.98)": ["--adam-betas", "(0.9, 0.98)"],
-    "share-all-embeddings: true": ["--share-all-embeddings"], "fp16: false": [],
-    "restore-file: null": [], "patience:": [], "list: [a, 2, 1.50]": ["--list", "a", "2", "1.50"],
+    "seed: 010": ["--seed", "010"],
+    "adam-betas: (0.9, 0.98)": ["--adam-betas", "(0.9, 0.98)"],
+    "share-all-embeddings: true": ["--share-all-embeddings"],
+    "fp16: false": [],
+    "restore-file: null": [],
+    "patience:": [],
+    "list: [a, 2, 1.50]": ["--list", "a", "2", "1.50"],
     "log-prob-threshold: -1e-5": ["--log-prob-threshold=-1e-5"],
     "eval-bleu-args: '{\"beam\": 5}'": ["--eval-bleu-args", '{"beam": 5}'],
-    'flag: "true"': ["--flag"], "word: True": ["--word", "True"],
-}  # fmt: skip
+    'flag: "true"': ["--flag"],
+    "word: True": ["--word", "True"],
+}
 
 
 def test_kinds_of_values(tmp_path: Path) -> None:
@@ -109,14 +114,20 @@ def test_configurations_have_names(tmp_path: Path, monkeypatch: Patch) -> None:
             configurations.find_configuration(Path(name))
 
 
-@pytest.mark.parametrize(("text", "named"), [
-    *((f"train: {{a: {value}}}", "a.yaml: train: a ") for value in ("{b: 1}", "[[1]]", "[true]")),
-    ("- a\n- b\n", "a.yaml"),
-    ("train: [\n", r"a.yaml, line \d"),
-    ("train:\n  lr: 1\n  lr: 2\n", "a.yaml.* twice"),
-    ("extends: nowhere.yaml\n", "nowhere.yaml"),
-    ("extends: [a.yaml]\n", "extends this file"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        *(
+            (f"train: {{a: {value}}}", "a.yaml: train: a ")
+            for value in ("{b: 1}", "[[1]]", "[true]")
+        ),
+        ("- a\n- b\n", "a.yaml"),
+        ("train: [\n", r"a.yaml, line \d"),
+        ("train:\n  lr: 1\n  lr: 2\n", "a.yaml.* twice"),
+        ("extends: nowhere.yaml\n", "nowhere.yaml"),
+        ("extends: [a.yaml]\n", "extends this file"),
+    ],
+)
 def test_mistakes_are_a_sentence_that_names_the_file(tmp_path: Path, text: str, named: str) -> None:
     with pytest.raises(UserError, match=named) as caught:
         configurations.load_experiment(write(tmp_path, "a.yaml", text))
@@ -131,8 +142,21 @@ def test_languages_of_data(tmp_path: Path) -> None:
     assert configurations.language_pair(str(tmp_path)) == ("de", "en")
 
 
-NUMBERS = ("lr", "seed", "dropout", "decay", "updates", "update", "max-tokens", "batch-size",
-           "dim", "size", "epoch", "interval", "threshold")  # fmt: skip
+NUMBERS = (
+    "lr",
+    "seed",
+    "dropout",
+    "decay",
+    "updates",
+    "update",
+    "max-tokens",
+    "batch-size",
+    "dim",
+    "size",
+    "epoch",
+    "interval",
+    "threshold",
+)
 
 
 def trainings() -> Iterator[Any]:

@@ -73,11 +73,24 @@ def test_a_card_refuses_what_a_card_refuses_and_counts_what_it_is_asked() -> Non
         for wrong in (lambda: x + torch.zeros(3), lambda: nn.Linear(3, 2)(x), x.numpy):
             with pytest.raises((RuntimeError, TypeError)):
                 wrong()
-        asking = (x.tolist, x.cpu, lambda: x[0].item(), lambda: bool(x.any()), lambda: x[numbers],
-                  lambda: x[x > 0], lambda: numbers.to(CARD), lambda: torch.tensor(1, device=CARD),
-                  lambda: x.nonzero(), lambda: x.new_tensor(1), lambda: x[[1]])  # fmt: skip
-        right = (lambda: x.clone().masked_fill_(x > 0, 2.0), lambda: x * torch.tensor(2.0),
-                 lambda: torch.zeros(3, device=x.device).add_(x))  # fmt: skip
+        asking = (
+            x.tolist,
+            x.cpu,
+            lambda: x[0].item(),
+            lambda: bool(x.any()),
+            lambda: x[numbers],
+            lambda: x[x > 0],
+            lambda: numbers.to(CARD),
+            lambda: torch.tensor(1, device=CARD),
+            lambda: x.nonzero(),
+            lambda: x.new_tensor(1),
+            lambda: x[[1]],
+        )
+        right = (
+            lambda: x.clone().masked_fill_(x > 0, 2.0),
+            lambda: x * torch.tensor(2.0),
+            lambda: torch.zeros(3, device=x.device).add_(x),
+        )
         for count, functions in ((1, asking), (0, right)):
             for function in functions:
                 waits.clear()
@@ -92,9 +105,12 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("transformer", SPLIT),
     ("transformer", CLUSTERS),
     ("transformer", {"composition": "prior", "reallocation": "none"}),
-    *(("transformer", {"input_embedding": "separate"}), ("gru_lm", {"composition": "prior"})),
+    ("transformer", {"input_embedding": "separate"}),
+    ("gru_lm", {"composition": "prior"}),
     ("transformer", {"output_layer": "mos", "kernel": "lin"}),
-    *(("lstm", CLUSTERS), ("gru", SPLIT), ("transformer_lm", SPLIT)),
+    ("lstm", CLUSTERS),
+    ("gru", SPLIT),
+    ("transformer_lm", SPLIT),
     *((name, {}) for name in ("lstm_luong", "lstm_lm", "bilstm_lm")),
     ("gru", {"output_layer": "softmax", "kernel": "lin"}),
     ("fairseq_lstm", {"kernel": "kerbs_released"}),
@@ -278,12 +294,39 @@ def test_the_self_check_computes_on_the_card(benchmark: str, monkeypatch: Patch)
 def command(data: Path, folder: Path, flags: str, updates: int = 6) -> Command:
     """A training of fairseq's, on the card unless the flags say ``--cpu``."""
     arguments = [
-        *(data, *USER_DIR, "--arch", "transformer_kerbs", *TINY["transformer_kerbs"]),
-        *("--criterion", "kerbs_cross_entropy", "--optimizer", "adam", "--lr", 3e-3),
-        *("--clip-norm", 5.0, "--max-tokens", 100, "--num-workers", 0, "--no-epoch-checkpoints"),
-        *("--reallocation", "paper", "--reallocation-interval", 2, "--log-prob-threshold", -0.1),
-        *("--new-sense", "split", "--max-update", updates, "--log-interval", 1),
-        *("--save-dir", folder, *flags.split()),
+        data,
+        *USER_DIR,
+        "--arch",
+        "transformer_kerbs",
+        *TINY["transformer_kerbs"],
+        "--criterion",
+        "kerbs_cross_entropy",
+        "--optimizer",
+        "adam",
+        "--lr",
+        3e-3,
+        "--clip-norm",
+        5.0,
+        "--max-tokens",
+        100,
+        "--num-workers",
+        0,
+        "--no-epoch-checkpoints",
+        "--reallocation",
+        "paper",
+        "--reallocation-interval",
+        2,
+        "--log-prob-threshold",
+        -0.1,
+        "--new-sense",
+        "split",
+        "--max-update",
+        updates,
+        "--log-interval",
+        1,
+        "--save-dir",
+        folder,
+        *flags.split(),
     ]
     prepare = {"tests.helpers.card:insert": f"{folder}.waits"}
     return Command("fairseq-train", arguments, prepare={} if "--cpu" in flags else prepare)
@@ -295,11 +338,16 @@ def trained(folder: Path) -> dict[str, Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("flags", "same"), [
-    ("", "--cpu"), ("--amp", "resumed"), ("--memory-efficient-fp16", "resumed"),
-    ("--fp16", "--fp16 --fp16-no-flatten-grads"),  # moved rows in one flat copy, and by name
-    ("--bf16", "--bf16 --fp16-no-flatten-grads"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("flags", "same"),
+    [
+        ("", "--cpu"),
+        ("--amp", "resumed"),
+        ("--memory-efficient-fp16", "resumed"),
+        ("--fp16", "--fp16 --fp16-no-flatten-grads"),  # moved rows in one flat copy, and by name
+        ("--bf16", "--bf16 --fp16-no-flatten-grads"),
+    ],
+)
 def test_fairseq_trains_on_the_card(flags: str, same: str, data: Path, tmp_path: Path) -> None:
     """Two trainings with moves of senses end with the same parameters."""
     folders = [tmp_path / "first", tmp_path / "second"]

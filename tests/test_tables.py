@@ -164,19 +164,22 @@ columns:
 """
 
 
-@pytest.mark.parametrize(("old", "new", "message"), [
-    ("title: own", "titel: own", r"'titel' was unexpected|'title' is a required"),
-    ("baseline: a", "baseline: c", r"'c' is none of the rows a, b"),
-    ("baseline: a", "kind: plot", r"\$\.kind: 'plot' is not one of"),
-    ("baseline: a", "kind: neighbours", r"own.yaml: kind neighbours needs a baseline"),
-    ("data: toy", "data: tyo", r"unknown data set 'tyo'"),
-    ("{a: toy.yaml,", "{c: toy.yaml,", r"'c' is none of the rows a, b"),
-    ("{a: toy.yaml,", "{a: nowhere.yaml,", r"there is no configuration nowhere.yaml"),
-    ("  toy: {", "  ../../toy: {", r"'../../toy' does not match"),
-    ("prepare:", "language: /en, prepare:", r"'/en' does not match"),
-    ("data:", "flags: {a: {fp16: false}}\ndata:", r"flags: a: no command line takes fp16 away"),
-    ("data:", "flags: {a: {--lr: 1}}\ndata:", r"flags: a: --lr: write the flag without"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("title: own", "titel: own", r"'titel' was unexpected|'title' is a required"),
+        ("baseline: a", "baseline: c", r"'c' is none of the rows a, b"),
+        ("baseline: a", "kind: plot", r"\$\.kind: 'plot' is not one of"),
+        ("baseline: a", "kind: neighbours", r"own.yaml: kind neighbours needs a baseline"),
+        ("data: toy", "data: tyo", r"unknown data set 'tyo'"),
+        ("{a: toy.yaml,", "{c: toy.yaml,", r"'c' is none of the rows a, b"),
+        ("{a: toy.yaml,", "{a: nowhere.yaml,", r"there is no configuration nowhere.yaml"),
+        ("  toy: {", "  ../../toy: {", r"'../../toy' does not match"),
+        ("prepare:", "language: /en, prepare:", r"'/en' does not match"),
+        ("data:", "flags: {a: {fp16: false}}\ndata:", r"flags: a: no command line takes fp16 away"),
+        ("data:", "flags: {a: {--lr: 1}}\ndata:", r"flags: a: --lr: write the flag without"),
+    ],
+)
 def test_mistakes_are_one_sentence(tmp_path: Path, old: str, new: str, message: str) -> None:
     (path := tmp_path / "own.yaml").write_text(OWN)
     assert len(runs_of(str(path))) == 2
@@ -186,14 +189,17 @@ def test_mistakes_are_one_sentence(tmp_path: Path, old: str, new: str, message: 
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("words", "sentence"), [
-    ("--table 9", "--table 9: there is 1, 2, 3"),
-    ("--table data", "--table data: there is 1, 2, 3"),
-    ("--table gao5", "--table gao5: there is 1, 2, 3"),
-    ("--only nothing", "--only nothing: no run matches; labels are table2/mt/softmax/s1"),
-    ("--corpora nowhere", "there is no run to train or to report"),
-    ("--report-only", "there is no run to train or to report"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--table 9", "--table 9: there is 1, 2, 3"),
+        ("--table data", "--table data: there is 1, 2, 3"),
+        ("--table gao5", "--table gao5: there is 1, 2, 3"),
+        ("--only nothing", "--only nothing: no run matches; labels are table2/mt/softmax/s1"),
+        ("--corpora nowhere", "there is no run to train or to report"),
+        ("--report-only", "there is no run to train or to report"),
+    ],
+)
 def test_misuse_is_one_sentence_and_status_2(
     words: str, sentence: str, tmp_path: Path, monkeypatch: Patch, capsys: Capsys
 ) -> None:
@@ -247,9 +253,11 @@ LOG = """\
 2026 | INFO | train | epoch 3 | loss 5.5 | train_wall 29 | wall 90
 """
 TEXTS = {
-    ("a", 1): ["it is a dog", "hello world"], ("b", 1): ["it is a dog", "hello world to you"],
-    ("a", 2): ["it is", "hello world to you"], ("b", 2): ["is it", "you to hello world"],
-}  # fmt: skip
+    ("a", 1): ["it is a dog", "hello world"],
+    ("b", 1): ["it is a dog", "hello world to you"],
+    ("a", 2): ["it is", "hello world to you"],
+    ("b", 2): ["is it", "you to hello world"],
+}
 
 
 def test_means_deviations_and_bootstrap(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -348,15 +356,22 @@ def test_scores_of_people_are_the_human_row_of_table_1(
     assert cells_of(Path("1.md").read_text(), "KerBS") == ["", "", "", "1.4", "", "+0.16", ""]
 
 
-@pytest.mark.parametrize(("old", "new", "sentence"), [
-    ("", "", r"--human .*scores.json: no table that is to be made has a column of people's"),
-    ("{", "[", r"scores.json is no result of people's scores; name the file that"),
-    ('"mean": 1.5', '"mean": 15', r"scores.json is no result of people's scores"),
-    ('"items"', '"item"', r"scores.json is no result of people's scores"),
-    ('"KerBS"', '"KerB"', r"scores.json: system 'KerB' is none of the table's rows softmax, mos, "),
-    ('"KerBS"', '"Softmax"', r"scores.json: system 'Softmax' is a second system for one of "),
-    (None, "", r"scores.json: no such file"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("", "", r"--human .*scores.json: no table that is to be made has a column of people's"),
+        ("{", "[", r"scores.json is no result of people's scores; name the file that"),
+        ('"mean": 1.5', '"mean": 15', r"scores.json is no result of people's scores"),
+        ('"items"', '"item"', r"scores.json is no result of people's scores"),
+        (
+            '"KerBS"',
+            '"KerB"',
+            r"scores.json: system 'KerB' is none of the table's rows softmax, mos, ",
+        ),
+        ('"KerBS"', '"Softmax"', r"scores.json: system 'Softmax' is a second system for one of "),
+        (None, "", r"scores.json: no such file"),
+    ],
+)
 def test_other_scores_are_refused(
     old: str | None, new: str, sentence: str, scored: Path, monkeypatch: Patch, capsys: Capsys
 ) -> None:

@@ -16,8 +16,16 @@ from tests.helpers.tiny_checkpoint import ARCHITECTURE, FLAGS, binarized_corpus
 
 # what extras of ours bring, fairseq does not, and torch does not import
 FOREIGN = {
-    *("sklearn", "scipy", "sacremoses", "subword_nmt", "pooch", "matplotlib"),
-    *("snowballstemmer", "pandas", "jsonschema", "snakemake"),
+    "sklearn",
+    "scipy",
+    "sacremoses",
+    "subword_nmt",
+    "pooch",
+    "matplotlib",
+    "snowballstemmer",
+    "pandas",
+    "jsonschema",
+    "snakemake",
 }
 
 
@@ -66,9 +74,21 @@ def test_training_needs_what_fairseq_brings(tmp_path: Path) -> None:
     flags = ("--user-dir", ROOT / "fairseq_kerbs", "--save-dir", tmp_path / "save")
     placing = ("--reallocation", "clusters", "--reallocation-interval", 3, "--reallocation-at", 3)
     said = run_program(
-        sys.executable, "-c", code, data, *FLAGS, *ARCHITECTURE, *flags, *placing,
-        "--max-update", 4, "--log-format", "simple", cwd=tmp_path, PYTHONPATH="",
-    )  # fmt: skip
+        sys.executable,
+        "-c",
+        code,
+        data,
+        *FLAGS,
+        *ARCHITECTURE,
+        *flags,
+        *placing,
+        "--max-update",
+        4,
+        "--log-format",
+        "simple",
+        cwd=tmp_path,
+        PYTHONPATH="",
+    )
     assert "senses placed on clusters" in said
     loaded = {name.partition(".")[0] for name in said.splitlines()[-1].split()}
     assert {"fairseq_kerbs", "torch"} <= loaded

@@ -60,8 +60,11 @@ def save_figure(figure: Figure, path: Path) -> None:
         if "Glyph" not in text:
             warnings.warn(text, stacklevel=2)
     if any("Glyph" in text for text in texts):
-        print("fairseq-kerbs: the font has no letters of this language, and the figure has boxes; "
-              "set font.family in a matplotlibrc file", file=sys.stderr)  # fmt: skip
+        print(
+            "fairseq-kerbs: the font has no letters of this language, and the figure has boxes; "
+            "set font.family in a matplotlibrc file",
+            file=sys.stderr,
+        )
 
 
 def _panels(
@@ -107,7 +110,8 @@ def plot_kernels() -> Figure:
     """Kernels of Gao et al. (their Figure 1) with gradients, and KerBS for several θ (Figure 2)."""
     squared = "squared distance $D = |w-h|^2$"
     figure, panels = _panels(
-        *(11.5, 3.7),
+        11.5,
+        3.7,
         ("Kernels of the distance", squared, "logit $S(D)$"),
         ("Their gradients", squared, "$dS/dD$"),
         ("KerBS kernel, $|h| = |w| = 1$", "cosine of $h$ and $w$", "logit $K$"),

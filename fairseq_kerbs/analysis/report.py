@@ -45,10 +45,16 @@ def training_counts(dictionary: Any) -> list[int]:
 
 
 def build_report(
-    names: SenseNames | None, layer: OutputLayer, dictionary: Any, words: Sequence[str] = (), *,
+    names: SenseNames | None,
+    layer: OutputLayer,
+    dictionary: Any,
+    words: Sequence[str] = (),
+    *,
     gold: Mapping[int, Mapping[str, int]] | None = None,
-    top: int = 20, examples: int = 2, nearest: int = 0,
-) -> Figures:  # fmt: skip
+    top: int = 20,
+    examples: int = 2,
+    nearest: int = 0,
+) -> Figures:
     """Summarize the senses of words.
 
     Args:
@@ -97,9 +103,13 @@ def build_report(
 
 
 def _senses(
-    layer: OutputLayer, entry: int, word: str, names: SenseNames | None,
-    gold: Mapping[int, Mapping[str, int]], examples: int,
-) -> list[Figures]:  # fmt: skip
+    layer: OutputLayer,
+    entry: int,
+    word: str,
+    names: SenseNames | None,
+    gold: Mapping[int, Mapping[str, int]],
+    examples: int,
+) -> list[Figures]:
     rows = sense_numbers(layer, entry)
     theta = layer.kernel.theta_of(layer.theta[rows].detach()).tolist()
     by_row = {} if names is None else names.names(entry)
@@ -234,9 +244,15 @@ def _word_lines(word: Figures, with_data: bool) -> str:
 
 
 def html_page(
-    title: str, facts: Mapping[str, str | int], report: Figures, layer: OutputLayer, *,
-    counts: Sequence[int] = (), clearest: Sequence[str] = (), history: DataFrame | None = None,
-) -> str:  # fmt: skip
+    title: str,
+    facts: Mapping[str, str | int],
+    report: Figures,
+    layer: OutputLayer,
+    *,
+    counts: Sequence[int] = (),
+    clearest: Sequence[str] = (),
+    history: DataFrame | None = None,
+) -> str:
     """The report as an HTML page. Jinja escapes text from corpora, also in scripts.
 
     Args:

@@ -168,10 +168,17 @@ class Text(NamedTuple):
 
 @torch.no_grad()
 def read_text(
-    model: Any, task: Any, split: str, most: int = 0, *, words: Collection[int] = (),
-    sample: ContextSample | None = None, joined: bool = True, guesses: bool = False,
+    model: Any,
+    task: Any,
+    split: str,
+    most: int = 0,
+    *,
+    words: Collection[int] = (),
+    sample: ContextSample | None = None,
+    joined: bool = True,
+    guesses: bool = False,
     flag: str = "--split",
-) -> Text:  # fmt: skip
+) -> Text:
     """Read the words of a split in one pass. A split without words raises a UserError.
 
     Args:
@@ -222,7 +229,9 @@ def read_text(
     return Text(
         [lines[number] for number in order],
         [sources[number] for number in order] if two_sided else None,
-        *(DataFrame(columns), order, torch.cat(contexts)),
+        DataFrame(columns),
+        order,
+        torch.cat(contexts),
     )
 
 

@@ -126,9 +126,12 @@ def senses_by_frequency(
 
 
 def words_by_number_of_senses(
-    senses: Sequence[int], symbols: Sequence[str], special: int, known: set[str] | None = None,
+    senses: Sequence[int],
+    symbols: Sequence[str],
+    special: int,
+    known: set[str] | None = None,
     with_pieces: bool = False,
-) -> dict[int, list[str]]:  # fmt: skip
+) -> dict[int, list[str]]:
     """Words with a letter, by their number of senses.
 
     Args:

@@ -58,9 +58,13 @@ def alternate(workloads: Mapping[str, Workload], repetitions: int) -> dict[str, 
 
 
 def compare(
-    entries: Entries, pairs: Iterable[tuple[str, str]], *,
-    repetitions: int, device: str = "cpu", memory: bool = True,
-) -> dict[str, Any]:  # fmt: skip
+    entries: Entries,
+    pairs: Iterable[tuple[str, str]],
+    *,
+    repetitions: int,
+    device: str = "cpu",
+    memory: bool = True,
+) -> dict[str, Any]:
     """Run all contestants next to each other.
 
     Returns:

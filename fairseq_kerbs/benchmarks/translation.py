@@ -49,7 +49,12 @@ def set_up(name: str, sizes: dict[str, Any], device: str, seed: int, *flags: str
     """
     arguments = [
         "in-memory",  # the folder of the data, which nothing opens
-        *("--task", "translation", "--dropout", "0.1", "--distributed-world-size", "1"),
+        "--task",
+        "translation",
+        "--dropout",
+        "0.1",
+        "--distributed-world-size",
+        "1",
         *(("--cpu",) if device == "cpu" else ()),
         *flags,
         *MODELS[name].split(),
@@ -57,8 +62,9 @@ def set_up(name: str, sizes: dict[str, Any], device: str, seed: int, *flags: str
     if "lstm" in name:
         arguments += ["--embed-dim", str(sizes["dim"]), "--hidden-size", str(sizes["hidden"])]
     else:
-        arguments += [flag for side in ("encoder", "decoder")
-                      for flag in _SIDE.format(side, **sizes).split()]  # fmt: skip
+        arguments += [
+            flag for side in ("encoder", "decoder") for flag in _SIDE.format(side, **sizes).split()
+        ]
     if name.startswith("kerbs"):
         arguments += ["--total-senses", str(sizes["senses_per_word"]), "--reallocation", "none"]
     args = options.parse_args_and_arch(options.get_training_parser(), arguments)
@@ -97,9 +103,20 @@ def step_workload(
     """
     stock = name.startswith("stock")
     cfg, task, model = set_up(
-        *(name, sizes, device, seed, "--optimizer", "adam", "--lr", "1e-4", "--clip-norm", "1.0"),
-        *("--criterion", "label_smoothed_cross_entropy" if stock else "kerbs_cross_entropy"),
-        *("--label-smoothing", "0"),
+        name,
+        sizes,
+        device,
+        seed,
+        "--optimizer",
+        "adam",
+        "--lr",
+        "1e-4",
+        "--clip-norm",
+        "1.0",
+        "--criterion",
+        "label_smoothed_cross_entropy" if stock else "kerbs_cross_entropy",
+        "--label-smoothing",
+        "0",
         *{"float32": (), "float16": ("--fp16",), "bfloat16": ("--bf16",)}[dtype],
     )
     trainer = Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
@@ -114,9 +131,17 @@ def step_workload(
 
 
 def decode_workload(
-    name: str, *, batch: int, length: int, beam: int, steps: int, dtype: str, device: str,
-    seed: int, **sizes: Any,
-) -> Workload:  # fmt: skip
+    name: str,
+    *,
+    batch: int,
+    length: int,
+    beam: int,
+    steps: int,
+    dtype: str,
+    device: str,
+    seed: int,
+    **sizes: Any,
+) -> Workload:
     """An untrained model and fairseq's SequenceGenerator; one call translates a batch.
 
     All hypotheses have ``steps`` tokens, the final </s> included, so that all take as many steps.

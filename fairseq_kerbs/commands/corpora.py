@@ -82,7 +82,8 @@ def _preparation(name: str, prepare: Callable[..., None], *parts: arg.Part) -> a
 
 PREPARATIONS = (
     _preparation(
-        *("prepare", prepare.prepare_parallel),
+        "prepare",
+        prepare.prepare_parallel,
         arg.value("--train", "training text", "PREFIX", required=True),
         arg.value("--valid", "validation text", "PREFIX", required=True),
         arg.value("--test", "test text", "PREFIX[,PREFIX...]", type=_several, required=True),
@@ -90,42 +91,70 @@ PREPARATIONS = (
         arg.value("--target-lang", "target language and file suffix", "LANG", required=True),
         arg.value("--source-moses", "Moses rules, source [--source-lang]", "LANG", default=""),
         arg.value("--target-moses", "Moses rules, target [--target-lang]", "LANG", default=""),
-        *(LOWERCASE, arg.switch("--escape", "write special characters as XML entities"), LONGEST),
-        arg.choice("--bpe", "learn BPE on both languages together, on each, or not at all",
-                   "joint", "separate", "none"),
+        LOWERCASE,
+        arg.switch("--escape", "write special characters as XML entities"),
+        LONGEST,
+        arg.choice(
+            "--bpe",
+            "learn BPE on both languages together, on each, or not at all",
+            "joint",
+            "separate",
+            "none",
+        ),
         arg.number("--merges", 10000, "number of BPE merges", 1),
-        arg.number("--vocabulary-threshold", 0,
-                   "for joint BPE: minimum frequency of a subword in a language. 0 turns it off"),
+        arg.number(
+            "--vocabulary-threshold",
+            0,
+            "for joint BPE: minimum frequency of a subword in a language. 0 turns it off",
+        ),
         JOINED,
     ),
     _preparation(
-        *("prepare-lm", prepare.prepare_language),
+        "prepare-lm",
+        prepare.prepare_language,
         arg.file("folder", "folder with the text", None, nargs="?"),
         arg.file("--train", "training text"),
         arg.file("--valid", "validation text"),
-        *(arg.file("--test", "test text"), _words(0)),
-        _max_words(0, ", such as 80 for one sentence per line, as in the KerBS paper. Running "
-                   "text, with a paragraph per line, needs 0"),
+        arg.file("--test", "test text"),
+        _words(0),
+        _max_words(
+            0,
+            ", such as 80 for one sentence per line, as in the KerBS paper. Running "
+            "text, with a paragraph per line, needs 0",
+        ),
     ),
     _preparation(
-        *("prepare-iwslt16", released.prepare_iwslt16, SOURCE),
+        "prepare-iwslt16",
+        released.prepare_iwslt16,
+        SOURCE,
         arg.value("--valid", "validation set [%(default)s]", "SET", default="tst2013"),
-        arg.value("--test", "test sets [tst2014]", "SET[,SET...]", default=("tst2014",),
-                  type=_several),
-        *(_merges(10000), LONGEST, JOINED),
+        arg.value(
+            "--test", "test sets [tst2014]", "SET[,SET...]", default=("tst2014",), type=_several
+        ),
+        _merges(10000),
+        LONGEST,
+        JOINED,
     ),
     _preparation(
-        *("prepare-dailydialog", released.prepare_dailydialog, SOURCE),
-        *(LOWERCASE, _merges(5000), LONGEST),
+        "prepare-dailydialog",
+        released.prepare_dailydialog,
+        SOURCE,
+        LOWERCASE,
+        _merges(5000),
+        LONGEST,
     ),
     _preparation(
-        *("prepare-lm1b", released.prepare_lm1b, SOURCE),
+        "prepare-lm1b",
+        released.prepare_lm1b,
+        SOURCE,
         *_pairs("number of sentences", 300_000, 10_000, 30_000),
-        *(arg.number("--seed", 1, "random seed"), _words(20_000), _max_words(80)),
+        arg.number("--seed", 1, "random seed"),
+        _words(20_000),
+        _max_words(80),
     ),
     _preparation("prepare-multi30k", released.prepare_multi30k, SOURCE, _merges(3000)),
     _preparation("prepare-wikitext2", released.prepare_wikitext2, SOURCE, _words(10_000)),
-)  # fmt: skip
+)
 
 
 # --- gold senses ----------------------------------------------------------------------------------
@@ -186,10 +215,12 @@ def mlt(args: argparse.Namespace) -> None:
     _stemmer("--other"),
     arg.file("--more-text", "further lines for the alignment alone, such as the training text"),
     arg.file("--more-other", "the same lines in the language of --other"),
-    arg.switch("--function-words", "also label English function words, whose translations differ "
-               "by grammar"),
+    arg.switch(
+        "--function-words",
+        "also label English function words, whose translations differ by grammar",
+    ),
     *_gold_file(least_count=60, least_share=0.1),
-)  # fmt: skip
+)
 def translations(args: argparse.Namespace) -> None:
     """gold senses of words by the words of another language aligned with them
 

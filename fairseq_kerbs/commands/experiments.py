@@ -82,7 +82,9 @@ class _TrainHelp(argparse.Action):
             add_help=False, usage=argparse.SUPPRESS, formatter_class=_WithDefaults
         )
         for kind in (
-            *(config.KerbsConfig, config.SeparableKerbsConfig, config.RecurrentKerbsConfig),
+            config.KerbsConfig,
+            config.SeparableKerbsConfig,
+            config.RecurrentKerbsConfig,
             config.RecurrentAttentionConfig,
             KerbsCrossEntropyCriterionConfig,
         ):
@@ -97,14 +99,25 @@ class _TrainHelp(argparse.Action):
 
 
 @command(
-    *("train", *_EXPERIMENT, _DRY_RUN),
-    arg.value("--preset", argparse.SUPPRESS, action=_Gone,
-              successor="the paper's setting is the default of every architecture: leave it out"),
-    arg.flag("-h", "--help", action=_TrainHelp, nargs=0, help="show this help message, all flags "
-             "of fairseq_kerbs and its configurations, and exit"),
+    "train",
+    *_EXPERIMENT,
+    _DRY_RUN,
+    arg.value(
+        "--preset",
+        argparse.SUPPRESS,
+        action=_Gone,
+        successor="the paper's setting is the default of every architecture: leave it out",
+    ),
+    arg.flag(
+        "-h",
+        "--help",
+        action=_TrainHelp,
+        nargs=0,
+        help="show this help message, all flags of fairseq_kerbs and its configurations, and exit",
+    ),
     passes_on=True,
     add_help=False,
-)  # fmt: skip
+)
 def train(args: argparse.Namespace) -> int:
     """fairseq-train with the flags of a configuration.
 
@@ -125,14 +138,27 @@ def train(args: argparse.Namespace) -> int:
 
 
 _OURS = (
-    *("--total-senses", "--output-layer"),
-    *("--restore-file", "--finetune-from-model", "--continue-once"),
-    *("--max-epoch", "--stop-time-hours", "--patience", "--stop-min-lr"),
-    *("--no-save", "--no-last-checkpoints", "--checkpoint-suffix"),
+    "--total-senses",
+    "--output-layer",
+    "--restore-file",
+    "--finetune-from-model",
+    "--continue-once",
+    "--max-epoch",
+    "--stop-time-hours",
+    "--patience",
+    "--stop-min-lr",
+    "--no-save",
+    "--no-last-checkpoints",
+    "--checkpoint-suffix",
 )
 _FIXED = {  # flags that senses: train cannot change
-    *("arch", "kernel", "max-senses", "save-dir"),
-    *("lr-scheduler", "max-update", "total-num-update"),
+    "arch",
+    "kernel",
+    "max-senses",
+    "save-dir",
+    "lr-scheduler",
+    "max-update",
+    "total-num-update",
 }
 _TWO_PARTS = (
     "goes by --max-update, which a training with senses reaches in two parts; take "
@@ -233,7 +259,9 @@ def check_recipe(
 
 
 @command(
-    *("generate", *_EXPERIMENT, _DRY_RUN),
+    "generate",
+    *_EXPERIMENT,
+    _DRY_RUN,
     arg.file("--output", "output file [SAVE_DIR/generate-SUBSET.txt]"),
     arg.file("--reference", "raw target text, to print detokenized BLEU"),
     arg.switch("--print-senses", "add K-ID lines with word#sense:posterior for each subword"),
@@ -305,7 +333,8 @@ def generate(args: argparse.Namespace) -> None:
 
 
 @command(
-    *("translate", *_EXPERIMENT),
+    "translate",
+    *_EXPERIMENT,
     arg.switch(
         "--print-senses",
         "append word#sense:posterior for each subword, and names of the senses of content words, "

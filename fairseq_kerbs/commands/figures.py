@@ -187,13 +187,25 @@ def kernels(_: argparse.Namespace) -> Any:
 
 
 plot = nested(
-    *("plot", "figures as PNG, PDF or SVG", "Draw a figure.", "FIGURE"),
-    *(contexts, theta, frequency, usage, history, kernels),
+    "plot",
+    "figures as PNG, PDF or SVG",
+    "Draw a figure.",
+    "FIGURE",
+    contexts,
+    theta,
+    frequency,
+    usage,
+    history,
+    kernels,
 )
 
 
 @command(
-    *("geometry", reading.CHECKPOINT, reading.DATA, reading.split("test"), reading.TRUST),
+    "geometry",
+    reading.CHECKPOINT,
+    reading.DATA,
+    reading.split("test"),
+    reading.TRUST,
     reading.words("words to measure", default=[]),
     arg.number("--top", 20, "number of most frequent words if --word is not given", 1),
     arg.number("--most", 300, "maximum number of contexts of a word", 3),
@@ -242,13 +254,18 @@ def geometry(args: argparse.Namespace) -> None:
 
 
 @command(
-    *("neighbours", reading.CHECKPOINT, reading.DATA_OR_DICT, reading.split("test"), reading.TRUST),
+    "neighbours",
+    reading.CHECKPOINT,
+    reading.DATA_OR_DICT,
+    reading.split("test"),
+    reading.TRUST,
     arg.file("--compare", "a second model of the same data, counted in the same clusters", "OTHER"),
     arg.choice(
         "--similarity",
         "between output vectors: cosine after subtraction of their mean, or the inner product as "
         "in Gao et al.",
-        *("cosine", "inner-product"),
+        "cosine",
+        "inner-product",
     ),
     reading.words("show the clusters of these words", default=[]),
     arg.number("--top", 8, "number of clusters to show without --word. 0 shows all"),

@@ -39,10 +39,15 @@ TIMED = {
 
 HALF, UPDATES, CARD_LIMIT = 10, 20, 0.05  # updates; ‖difference‖ ÷ ‖all‖
 TRAINING: dict[str, Any] = {  # what is otherwise than in configs/toy.yaml
-    "max-tokens": "400", "warmup-updates": "4", "reallocation-at": ["4", "12"],
-    "reallocation-interval": "4", "save-interval-updates": str(HALF), "log-interval": "5",
-    "disable-validation": True, "num-workers": "0",
-}  # fmt: skip
+    "max-tokens": "400",
+    "warmup-updates": "4",
+    "reallocation-at": ["4", "12"],
+    "reallocation-interval": "4",
+    "save-interval-updates": str(HALF),
+    "log-interval": "5",
+    "disable-validation": True,
+    "num-workers": "0",
+}
 PRECISIONS = ("--fp16", "--bf16", "--amp", "--memory-efficient-fp16")
 
 

@@ -16,27 +16,46 @@ _EXAMPLES = arg.number("--examples", 1, "number of example contexts per sense")
 
 
 @command(
-    *("senses", reading.CHECKPOINT, reading.DATA_OR_DICT, reading.TRUST),
+    "senses",
+    reading.CHECKPOINT,
+    reading.DATA_OR_DICT,
+    reading.TRUST,
     arg.value("--split", "split for names and contexts [train], with --gold labelled split [test]"),
     reading.words("words to show [the clearest ones]", default=[]),
-    arg.file("--gold", "gold senses: line, occurrence, word and sense per line, separated by tabs",
-             "GOLD.tsv"),
-    arg.file("--train-data", "for --gold: training data of the model, for k-means and names of "
-             "senses [--data]", "BIN"),
-    arg.number("--top", 20, "number of words if --word is not given: the clearest words, with "
-               "--gold those with most labels, without --data those with most senses. 0 shows all"),
-    *(_EXAMPLES, arg.number("--nearest", 0, "number of nearest senses by kernel"), *reading.FILES),
+    arg.file(
+        "--gold",
+        "gold senses: line, occurrence, word and sense per line, separated by tabs",
+        "GOLD.tsv",
+    ),
+    arg.file(
+        "--train-data",
+        "for --gold: training data of the model, for k-means and names of senses [--data]",
+        "BIN",
+    ),
+    arg.number(
+        "--top",
+        20,
+        "number of words if --word is not given: the clearest words, with "
+        "--gold those with most labels, without --data those with most senses. 0 shows all",
+    ),
+    _EXAMPLES,
+    arg.number("--nearest", 0, "number of nearest senses by kernel"),
+    *reading.FILES,
     arg.group(
         "words by number of senses (Table 6 of the paper)",
-        arg.switch("--by-number-of-senses",
-                   "also print random words for every number of senses, as Markdown"),
+        arg.switch(
+            "--by-number-of-senses",
+            "also print random words for every number of senses, as Markdown",
+        ),
         arg.number("--words-each", 5, "number of words for each number of senses", 1),
         arg.number("--seed", 1, "random seed"),
         arg.switch("--with-pieces", "include subwords"),
-        arg.file("--table", "write this table to a file, as CSV if its name ends in .csv, else "
-                    "as Markdown"),
+        arg.file(
+            "--table",
+            "write this table to a file, as CSV if its name ends in .csv, else as Markdown",
+        ),
     ),
-)  # fmt: skip
+)
 def senses(args: argparse.Namespace) -> None:
     """senses of words: translations, neighbours and example contexts
 
@@ -70,7 +89,10 @@ def senses(args: argparse.Namespace) -> None:
                 "name other words or another split"
             )
     report = reports.build_report(
-        *(names, trained.layer, trained.dictionary, words),
+        names,
+        trained.layer,
+        trained.dictionary,
+        words,
         gold=met,
         top=args.top,
         examples=args.examples,
@@ -122,14 +144,19 @@ def _draw_words(args: argparse.Namespace, trained: reading.Trained) -> None:
     known = None
     if task is not None:
         if not any(args.data.glob("train*.idx")):
-            raise UserError(f"--by-number-of-senses and --table: {args.data} has no training data, "
-                            "which tell words from pieces")  # fmt: skip
+            raise UserError(
+                f"--by-number-of-senses and --table: {args.data} has no training data, "
+                "which tell words from pieces"
+            )
         read = batches(task, "train", "--by-number-of-senses")
         rows = (row for batch in read for row in batch["target"].tolist())
         lines = (real_words(row, dictionary) for row in rows)
         known = {words[place] for words, single in lines for _, place in single}
     groups = words_by_number_of_senses(
-        *(layer.senses_per_word().tolist(), dictionary.symbols, dictionary.nspecial, known),
+        layer.senses_per_word().tolist(),
+        dictionary.symbols,
+        dictionary.nspecial,
+        known,
         with_pieces=args.with_pieces,
     )
     draw = groups, args.words_each, args.seed
@@ -140,7 +167,11 @@ def _draw_words(args: argparse.Namespace, trained: reading.Trained) -> None:
 
 
 @command(
-    *("report", reading.CHECKPOINT, reading.DATA_OR_DICT, reading.split("train"), reading.TRUST),
+    "report",
+    reading.CHECKPOINT,
+    reading.DATA_OR_DICT,
+    reading.split("train"),
+    reading.TRUST,
     arg.output("output file, .html", required=True),
     arg.value("--title", "title of the page [name of the checkpoint]"),
     arg.file(
@@ -176,12 +207,18 @@ def report(args: argparse.Namespace) -> None:
     clearest = names.clearest(0, special) if names else []
     words = [word for number, word in enumerate(symbols) if is_word(word, number, special)]
     report = build_report(
-        *(names, layer, dictionary, [*clearest, *words]),
+        names,
+        layer,
+        dictionary,
+        [*clearest, *words],
         examples=args.examples,
         nearest=args.nearest,
     )
     page = html_page(
-        *(args.title or f"Senses of {args.checkpoint.name}", facts, report, layer),
+        args.title or f"Senses of {args.checkpoint.name}",
+        facts,
+        report,
+        layer,
         counts=training_counts(dictionary),
         clearest=clearest,
         history=history,
@@ -191,7 +228,10 @@ def report(args: argparse.Namespace) -> None:
 
 
 @command(
-    *("print-senses", reading.CHECKPOINT, reading.DATA, reading.TRUST),
+    "print-senses",
+    reading.CHECKPOINT,
+    reading.DATA,
+    reading.TRUST,
     arg.file("generated", "output of fairseq-generate with this model", "GENERATED"),
     arg.output(),
     arg.switch("--names", "also append names of the senses of content words, after a tab"),
@@ -223,25 +263,46 @@ def text_with_senses(args: argparse.Namespace, generated: Path, named: bool = Tr
     "convert",
     reading.CHECKPOINT,
     arg.output("output checkpoint", "OUT", required=True),
-    arg.file("--data", "folder of binarized data, whose contexts are clustered [none: one sense "
-             "per word]", "BIN"),
+    arg.file(
+        "--data",
+        "folder of binarized data, whose contexts are clustered [none: one sense per word]",
+        "BIN",
+    ),
     arg.number("--max-senses", 4, "maximum number of senses of a word", 1),
     arg.group(
         "with --data",
-        arg.value("--extra-senses", "placement of senses beyond one per word: on the clusters of "
-                  "each word's contexts [clusters]", choices=["clusters"]),
-        arg.value("--total-senses", "maximum number of senses, in units of the vocabulary size "
-                  "[1.5]", "F", type=arg.at_least(float, 1)),
+        arg.value(
+            "--extra-senses",
+            "placement of senses beyond one per word: on the clusters of "
+            "each word's contexts [clusters]",
+            choices=["clusters"],
+        ),
+        arg.value(
+            "--total-senses",
+            "maximum number of senses, in units of the vocabulary size [1.5]",
+            "F",
+            type=arg.at_least(float, 1),
+        ),
         arg.value("--split", "split of --data for contexts [%(default)s]", default="train"),
         arg.number("--contexts", 600, "maximum number of sampled contexts of a word", 40),
-        arg.number("--gap", 1.0, "maximum preference of a sense for its cluster. A larger value "
-                   "separates senses more and changes predictions more", 0.001, "NATS"),
+        arg.number(
+            "--gap",
+            1.0,
+            "maximum preference of a sense for its cluster. A larger value "
+            "separates senses more and changes predictions more",
+            0.001,
+            "NATS",
+        ),
         arg.number("--memory", 2.0, "maximum memory for contexts", 1e-9, "GB"),
-        arg.value("--valid-split", "split of --data for the loss before and after [%(default)s]",
-                  "SPLIT", default="valid"),
+        arg.value(
+            "--valid-split",
+            "split of --data for the loss before and after [%(default)s]",
+            "SPLIT",
+            default="valid",
+        ),
     ),
     reading.TRUST,
-)  # fmt: skip
+)
 def convert(args: argparse.Namespace) -> None:
     """give a trained softmax model senses
 

@@ -41,8 +41,12 @@ def detokenize(args: argparse.Namespace) -> None:
 
 @command(
     "score",
-    arg.file("--hypotheses", "translations of one or several systems. The first is the baseline",
-             required=True, nargs="+"),
+    arg.file(
+        "--hypotheses",
+        "translations of one or several systems. The first is the baseline",
+        required=True,
+        nargs="+",
+    ),
     arg.file("--reference", "reference translations, raw text", required=True, nargs="+"),
     arg.value("--lang", "language of the text [%(default)s]", default="en"),
     arg.either(
@@ -53,7 +57,7 @@ def detokenize(args: argparse.Namespace) -> None:
     arg.value("--tokenize", "tokenizer of sacreBLEU [by language, usually 13a]", "NAME"),
     arg.switch("--unescape", "undo XML entities in hypotheses"),
     arg.choice("--format", "output format", "text", "json"),
-)  # fmt: skip
+)
 def score(args: argparse.Namespace) -> None:
     """detokenized BLEU, chrF and TER with their signatures
 
@@ -112,13 +116,18 @@ def _print_comparison(
 _ANSWERS = arg.group(
     "text",
     arg.file("--source", "source text", required=True),
-    arg.value("--system", "output of a system. Repeat the flag for every system", "NAME=FILE",
-              required=True, action="append"),
+    arg.value(
+        "--system",
+        "output of a system. Repeat the flag for every system",
+        "NAME=FILE",
+        required=True,
+        action="append",
+    ),
     arg.value("--lang", "language of fairseq-generate's output [%(default)s]", default="en"),
     arg.value("--source-lang", "language of fairseq-generate's source [--lang]", "LANG"),
     arg.switch("--unescape", "undo XML entities in fairseq-generate's output"),
     description="Raw text with one sentence per line, or output of fairseq-generate.",
-)  # fmt: skip
+)
 
 
 def _read_answers(args: argparse.Namespace) -> tuple[list[str], dict[str, list[str]]]:
@@ -144,10 +153,15 @@ def _read_answers(args: argparse.Namespace) -> tuple[list[str], dict[str, list[s
     arg.number("--items", 50, "number of items", 1),
     arg.number("--raters", 3, "number of raters", 1),
     arg.number("--seed", 1, "random seed"),
-    arg.choice("--delimiter", "column delimiter. With a decimal comma use semicolon",
-               "comma", "semicolon", "tab"),
+    arg.choice(
+        "--delimiter",
+        "column delimiter. With a decimal comma use semicolon",
+        "comma",
+        "semicolon",
+        "tab",
+    ),
     arg.switch("--force", "replace existing files"),
-)  # fmt: skip
+)
 def export(args: argparse.Namespace) -> None:
     """draw items and write a sheet for each rater
 
@@ -204,7 +218,8 @@ human_eval = nested(
     "Human evaluation as in Section 5 of the paper: people score the answers of several systems "
     "without knowing which is whose.",
     "STEP",
-    *(export, score_sheets),
+    export,
+    score_sheets,
 )
 
 
@@ -212,14 +227,19 @@ human_eval = nested(
     "examples",
     _ANSWERS,
     arg.file("--reference", "reference translations"),
-    arg.choice("--choose", "choose random lines among those with the most different outputs, or "
-               "the lines with the largest gain in chrF of the last system over the baseline",
-               "differing", "best"),
+    arg.choice(
+        "--choose",
+        "choose random lines among those with the most different outputs, or "
+        "the lines with the largest gain in chrF of the last system over the baseline",
+        "differing",
+        "best",
+    ),
     arg.number("--number", 5, "number of lines", 1),
     arg.number("--seed", 1, "random seed", metavar="S"),
     arg.value("--baseline", "baseline of '--choose best' [the first system]", "NAME"),
-    *(arg.choice("--format", "output format", "text", "markdown"), arg.output()),
-)  # fmt: skip
+    arg.choice("--format", "output format", "text", "markdown"),
+    arg.output(),
+)
 def examples(args: argparse.Namespace) -> None:
     """answers of several systems side by side
 
@@ -231,7 +251,7 @@ def examples(args: argparse.Namespace) -> None:
     sources, systems = _read_answers(args)
     references = args.reference and read_texts(args.reference, "T", args.lang, args.unescape)
     chosen = examples.side_by_side(
-        *(sources, references, systems), *(args.choose, args.number, args.seed, args.baseline)
+        sources, references, systems, args.choose, args.number, args.seed, args.baseline
     )
     rule = examples.rule_text(chosen, len(sources), args.choose, args.seed)
     write = examples.as_markdown if args.format == "markdown" else examples.as_text

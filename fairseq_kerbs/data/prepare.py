@@ -235,8 +235,10 @@ def filter_pairs(sources: Sequence[Path], longest: int, target: Path) -> None:
     empty = sum(least == 0 for least, _ in sizes)
     for source, side in zip(sources, zip(*fitting)):
         if 2 * sum(_UNSPACED.search(line) is not None for line in side) > len(side):
-            report(f"  {source.name} has no spaces between words; segment raw text into words, or "
-                   "senses will be those of pieces")  # fmt: skip
+            report(
+                f"  {source.name} has no spaces between words; segment raw text into words, or "
+                "senses will be those of pieces"
+            )
     report(
         f"  {len(fitting)} of {len(pairs)} training pairs kept; dropped {empty} with an empty "
         f"side, {len(pairs) - len(fitting) - empty} longer than {longest} words"
@@ -265,8 +267,10 @@ def subwords(
                 segmenter.process_lines(str(source), stream, num_workers=processes)
             lines = iter_lines(codes.with_name(name))
             if long := sum(line.count(" ") >= LONGEST for line in lines):
-                report(f"  {long} lines have over {LONGEST} subwords: too long for Transformers "
-                       "without --max-source-positions, --max-target-positions")  # fmt: skip
+                report(
+                    f"  {long} lines have over {LONGEST} subwords: too long for Transformers "
+                    "without --max-source-positions, --max-target-positions"
+                )
     return {name: codes.with_name(name) for name in texts}
 
 
@@ -312,9 +316,14 @@ class LanguageText:
 
 
 def prepare_language(
-    dest: Path, workers: int = 1, *, folder: Path | None = None, words: int = 0,
-    max_words: int = 0, **files: Path | None,
-) -> None:  # fmt: skip
+    dest: Path,
+    workers: int = 1,
+    *,
+    folder: Path | None = None,
+    words: int = 0,
+    max_words: int = 0,
+    **files: Path | None,
+) -> None:
     """Tokenized text to fairseq data for language models.
 
     Binarizes tokenized text into DEST/bin, with one sentence or paragraph per line and words

@@ -152,9 +152,14 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 
 def _prepare(
-    name: str, dest: Path, source: Path | None, read: Callable[[Path, Release], Texts],
-    text: ParallelText | LanguageText, workers: int, **options: Any,
-) -> None:  # fmt: skip
+    name: str,
+    dest: Path,
+    source: Path | None,
+    read: Callable[[Path, Release], Texts],
+    text: ParallelText | LanguageText,
+    workers: int,
+    **options: Any,
+) -> None:
     """Download, read and prepare a corpus."""
     release = release_of(name)
     if source and not (source.is_dir() if release.divided else source.exists()):
@@ -226,9 +231,14 @@ def _raw(dest: Path, tests: int = 1) -> dict[str, Any]:
 
 
 def prepare_iwslt16(
-    dest: Path, source: Path | None = None, workers: int = 1, *,
-    valid: str, test: Sequence[str], **flags: Any,
-) -> None:  # fmt: skip
+    dest: Path,
+    source: Path | None = None,
+    workers: int = 1,
+    *,
+    valid: str,
+    test: Sequence[str],
+    **flags: Any,
+) -> None:
     """IWSLT'16 De-En of the WIT3 release to fairseq data.
 
     Prepares German-English IWSLT'16 (WIT3 release 2016-01) like 'prepare'. SOURCE is 2016-01.tgz,
@@ -334,9 +344,15 @@ def natural_text(text: str) -> str:
 
 
 def prepare_lm1b(
-    dest: Path, source: Path | None = None, workers: int = 1, *,
-    seed: int, words: int, max_words: int = 80, **sizes: int,
-) -> None:  # fmt: skip
+    dest: Path,
+    source: Path | None = None,
+    workers: int = 1,
+    *,
+    seed: int,
+    words: int,
+    max_words: int = 80,
+    **sizes: int,
+) -> None:
     """Sentences of the One-Billion-Word benchmark to fairseq data.
 
     Draws sentences of the One-Billion-Word benchmark without replacement, and prepares them like

@@ -45,9 +45,14 @@ class Example:
 
 
 def side_by_side(
-    sources: Texts, references: Texts | None, systems: Mapping[str, Texts],
-    choose: Choice, number: int, seed: int, baseline: str | None = None,
-) -> list[Example]:  # fmt: skip
+    sources: Texts,
+    references: Texts | None,
+    systems: Mapping[str, Texts],
+    choose: Choice,
+    number: int,
+    seed: int,
+    baseline: str | None = None,
+) -> list[Example]:
     """Choose at most ``number`` lines of parallel raw texts by a rule.
 
     For ``best``, the last system is compared with the ``baseline``, by default the first one, and

@@ -25,8 +25,13 @@ _SYSTEM = {
 _SCHEMA = {
     "type": "object",
     "required": [
-        *("systems", "baseline", "items", "raters", "expected_raters"),
-        *("fleiss_kappa", "krippendorff_alpha"),
+        "systems",
+        "baseline",
+        "items",
+        "raters",
+        "expected_raters",
+        "fleiss_kappa",
+        "krippendorff_alpha",
     ],
     "properties": {
         "systems": {"type": "array", "minItems": 1, "items": _SYSTEM},

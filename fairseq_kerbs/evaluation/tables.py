@@ -39,8 +39,18 @@ from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, run_program, usable_cor
 
 TABLES = CONFIGS / "tables"
 NAMES = (
-    *("1", "2", "3", "4", "5", "6"),
-    *("gao1", "gao2", "gao3", "gao4", "gao_grid", "layers"),
+    "1",
+    "2",
+    "3",
+    "4",
+    "5",
+    "6",
+    "gao1",
+    "gao2",
+    "gao3",
+    "gao4",
+    "gao_grid",
+    "layers",
 )
 """Tables of ``--table all``."""
 
@@ -185,7 +195,12 @@ def _plan_run(table: Any, column: str, row: str, seed: int, scale: Any, file: st
     folder = f"cells/{scale['data']}/{name}-s{seed}-{hashlib.sha256(trained).hexdigest()[:6]}"
     output = _OUTPUTS.get(table["kind"]) or _OUTPUTS.get(metric, "generate-test.txt")
     return Run(
-        *(table, column, row, seed, metric, config),
+        table,
+        column,
+        row,
+        seed,
+        metric,
+        config,
         flags=shlex.join(flag_arguments({**flags, "seed": str(seed)})),
         evaluation=shlex.join(flag_arguments({f: train[f] for f in _SHARED if f in train})),
         generation=experiment.generate,
@@ -198,9 +213,13 @@ def _plan_run(table: Any, column: str, row: str, seed: int, scale: Any, file: st
 
 
 def select_runs(
-    tables: Sequence[str], scale: str, corpora: str, work: str,
-    only: Sequence[str] = (), finished: str = "",
-) -> tuple[list[Run], list[str]]:  # fmt: skip
+    tables: Sequence[str],
+    scale: str,
+    corpora: str,
+    work: str,
+    only: Sequence[str] = (),
+    finished: str = "",
+) -> tuple[list[Run], list[str]]:
     """Select runs whose data exist, by the flags of ``scripts/reproduce_tables.sh``.
 
     With ``finished`` (not empty) only runs with an output are selected. Returns the runs, and a

@@ -12,7 +12,18 @@ from fairseq_kerbs.kernels.functional import (
 from fairseq_kerbs.kernels.kerbs import THETA_LIMIT, InnerProductKernel, KerbsKernel, kerbs_gain
 
 __all__ = [
-    "KERNELS", "THETA_LIMIT", "InnerProductKernel", "KerbsKernel", "Kernel", "apply_kernel",
-    "build_kernel", "check_shapes", "compute_dtype", "kerbs_gain", "kerbs_kernel", "kernel_logits",
-    "safe_inverse", "safe_norm",
-]  # fmt: skip
+    "KERNELS",
+    "THETA_LIMIT",
+    "InnerProductKernel",
+    "KerbsKernel",
+    "Kernel",
+    "apply_kernel",
+    "build_kernel",
+    "check_shapes",
+    "compute_dtype",
+    "kerbs_gain",
+    "kerbs_kernel",
+    "kernel_logits",
+    "safe_inverse",
+    "safe_norm",
+]

@@ -66,9 +66,13 @@ def _reduced(grad: Tensor, partial: Tensor | float, like: Tensor) -> Tensor:
 
 
 def apply_kernel(
-    kernel: Kernel, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor,
+    kernel: Kernel,
+    x: Tensor,
+    h_norm: Tensor,
+    w_norm: Tensor,
+    theta: Tensor,
     prepared: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Differentiable kernel value K(x, |h|, |w|, θ).
 
     Args:

@@ -290,7 +290,13 @@ class GaussianMixtureKernel(SphericalGaussianKernel):
 
 
 GAO_KERNELS: tuple[type[Kernel], ...] = (
-    LogKernel, PowerKernel, PolynomialKernel, RadialBasisKernel, SphericalGaussianKernel,
-    GaussianMixtureKernel, HyperbolicKernel, WaveletKernel,
-)  # fmt: skip
+    LogKernel,
+    PowerKernel,
+    PolynomialKernel,
+    RadialBasisKernel,
+    SphericalGaussianKernel,
+    GaussianMixtureKernel,
+    HyperbolicKernel,
+    WaveletKernel,
+)
 """All kernels except ``lin``, in the order of the paper's equations."""

@@ -65,9 +65,18 @@ def chunk_size(tokens: int, w: Tensor, compiled: bool, cpu_tokens: int = CPU_TOK
 
 
 def run_chunks(
-    h: Tensor, w: Tensor, theta: Tensor, table: Sequence[Tensor], target: Tensor, weight: Tensor,
-    gradients: bool, smoothing: Sequence[float], kernel: str, products: torch.dtype, compiled: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    h: Tensor,
+    w: Tensor,
+    theta: Tensor,
+    table: Sequence[Tensor],
+    target: Tensor,
+    weight: Tensor,
+    gradients: bool,
+    smoothing: Sequence[float],
+    kernel: str,
+    products: torch.dtype,
+    compiled: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Losses of all tokens, and the gradients of their weighted sum.
 
     Args:
@@ -106,9 +115,14 @@ class _Chunks:
     """Losses of chunks of tokens, and sums of gradients over the chunks."""
 
     def __init__(
-        self, senses: PreparedSenses, table: SenseTable, smoothing: Sequence[float],
-        gradients: bool, compiled: bool, size: int,
-    ) -> None:  # fmt: skip
+        self,
+        senses: PreparedSenses,
+        table: SenseTable,
+        smoothing: Sequence[float],
+        gradients: bool,
+        compiled: bool,
+        size: int,
+    ) -> None:
         self.senses, self.table, self.smoothing = senses, table, smoothing
         self.gradients, self.compiled, self.size = gradients, compiled, size
         self.call = compilation.call if compiled else lambda function, *inputs: function(*inputs)
@@ -169,9 +183,19 @@ class _Chunks:
         return loss[:tokens], nll[:tokens], joint[:tokens], dh
 
     def _target_gradients(
-        self, x: Tensor, h_norm: Tensor, logits: Tensor, senses: Tensor, s: Tensor, unused: Tensor,
-        log_z: Tensor, log_target: Tensor, by_all: Tensor, by_target: Tensor, by_word: Tensor,
-    ) -> tuple[Tensor, Tensor, list[Tensor]]:  # fmt: skip
+        self,
+        x: Tensor,
+        h_norm: Tensor,
+        logits: Tensor,
+        senses: Tensor,
+        s: Tensor,
+        unused: Tensor,
+        log_z: Tensor,
+        log_target: Tensor,
+        by_all: Tensor,
+        by_target: Tensor,
+        by_word: Tensor,
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Gradients by the senses of the targets y, with logits s. These logits become the lowest
         number, so that :func:`.write_gradients` leaves them out: sums of both parts of G would
         cancel.
@@ -193,9 +217,16 @@ class _Chunks:
         return senses, whole * by_x, [g * by for g, by in zip((of_h, once, once), others)]
 
     def _gradients(
-        self, h: Tensor, contexts: Tensor, h_norm: Tensor, x: Tensor, logits: Tensor,
-        along_h: Tensor, at_targets: tuple[Tensor, Tensor, list[Tensor]], *rest: Any,
-    ) -> Tensor:  # fmt: skip
+        self,
+        h: Tensor,
+        contexts: Tensor,
+        h_norm: Tensor,
+        x: Tensor,
+        logits: Tensor,
+        along_h: Tensor,
+        at_targets: tuple[Tensor, Tensor, list[Tensor]],
+        *rest: Any,
+    ) -> Tensor:
         """Add to the gradients by the senses, and return the gradient by h, [n, d]."""
         dw, by_norm, by_theta = self.by_senses
         for rows in row_blocks(x, self.compiled):

@@ -68,8 +68,10 @@ def call(function: Callable[..., Any], *arguments: Any, axes: Sequence[int] = ()
         lines = [type(cause).__name__, *str(cause).strip().splitlines()]
         logger.warning(
             "torch.compile failed, so it is not used, which takes longer (%s). It "
-            "needs a C++ compiler on a CPU. %s=0 disables it.", ": ".join(lines[:2]), SWITCH
-        )  # fmt: skip
+            "needs a C++ compiler on a CPU. %s=0 disables it.",
+            ": ".join(lines[:2]),
+            SWITCH,
+        )
         return function(*arguments)
     if function.__name__ not in _called:
         _called.add(function.__name__)

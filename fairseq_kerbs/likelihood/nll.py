@@ -65,9 +65,15 @@ def check_target(target: Tensor, h: Tensor) -> None:
 
 
 def _shapes(
-    h: Tensor, w: Tensor, theta: Tensor, table: Sequence[Tensor], target: Tensor, weight: Tensor,
-    gradients: bool, *_: Any,
-) -> tuple[Tensor, ...]:  # fmt: skip
+    h: Tensor,
+    w: Tensor,
+    theta: Tensor,
+    table: Sequence[Tensor],
+    target: Tensor,
+    weight: Tensor,
+    gradients: bool,
+    *_: Any,
+) -> tuple[Tensor, ...]:
     """Empty tensors with the shapes of the results of :func:`run_chunks`."""
     by_inputs = [value.shape if gradients else 0 for value in (h, w, theta)]
     sizes = weight.shape, weight.shape, (weight.shape[0], table[0].shape[1]), *by_inputs
@@ -96,9 +102,17 @@ class _Nll(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, settings: tuple[Any, ...], unreduced: bool, gradients: bool, weight: Tensor,
-        target: Tensor, h: Tensor, w: Tensor, theta: Tensor, *table: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        ctx: Any,
+        settings: tuple[Any, ...],
+        unreduced: bool,
+        gradients: bool,
+        weight: Tensor,
+        target: Tensor,
+        h: Tensor,
+        w: Tensor,
+        theta: Tensor,
+        *table: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
         inputs = h, w, theta, table, target, weight  # ``settings`` are the last of run_chunks
         loss, nll, joint, *by_inputs = _run(*inputs, gradients and not unreduced, *settings)
         ctx.settings, ctx.unreduced = settings, unreduced
@@ -131,10 +145,18 @@ def _narrow(gradient: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def kerbs_nll(
-    h: Tensor, w: Tensor, theta: Tensor, word_of_sense: Tensor, target: Tensor, *,
-    kernel: str | Kernel = "kerbs", ignore_index: int = -100, label_smoothing: float = 0.0,
-    reduction: str = "sum", compile: bool = True,
-) -> Tensor:  # fmt: skip
+    h: Tensor,
+    w: Tensor,
+    theta: Tensor,
+    word_of_sense: Tensor,
+    target: Tensor,
+    *,
+    kernel: str | Kernel = "kerbs",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "sum",
+    compile: bool = True,
+) -> Tensor:
     """Exact negative log-likelihood of target words (Eq. 4, 5, 11), in nats.
 
     Args:
@@ -187,9 +209,14 @@ def nll_with_evidence(
 
 
 def kerbs_log_probs(
-    h: Tensor, w: Tensor, theta: Tensor, word_of_sense: Tensor, vocab_size: int, *,
+    h: Tensor,
+    w: Tensor,
+    theta: Tensor,
+    word_of_sense: Tensor,
+    vocab_size: int,
+    *,
     kernel: str | Kernel = "kerbs",
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Log-probabilities of all words (Eq. 4–5). With gradients, all logits are in memory at once.
 
     Args:

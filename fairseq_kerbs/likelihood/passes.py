@@ -75,9 +75,18 @@ def write_word_masses(
 
 
 def write_gradients(
-    kernel: Kernel, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor, words: Tensor,
-    log_z: Tensor, weight: Tensor, by_word: Tensor | None, masses: Tensor | None, logits: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    kernel: Kernel,
+    x: Tensor,
+    h_norm: Tensor,
+    w_norm: Tensor,
+    theta: Tensor,
+    words: Tensor,
+    log_z: Tensor,
+    weight: Tensor,
+    by_word: Tensor | None,
+    masses: Tensor | None,
+    logits: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
     """Overwrite logits s, or bfloat16 X, by G·∂s/∂x, where G is the gradient by the logits:
 
         G = weight·P(m) − by_word·P(m | L(m)), or 0 if s is the lowest number of its dtype

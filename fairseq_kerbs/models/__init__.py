@@ -25,10 +25,17 @@ from fairseq_kerbs.models.recurrent_lm import (
 from fairseq_kerbs.models.transformer import TransformerKerbsModel, TransformerLanguageModel
 
 __all__ = [
-    "PRESETS", "BilstmLanguageModel", "FairseqLstmLanguageModel", "FairseqLstmModel",
-    "GruKerbsModel", "GruLanguageModel", "LstmKerbsModel", "LstmLanguageModel",
-    "TransformerKerbsModel", "TransformerLanguageModel",
-]  # fmt: skip
+    "PRESETS",
+    "BilstmLanguageModel",
+    "FairseqLstmLanguageModel",
+    "FairseqLstmModel",
+    "GruKerbsModel",
+    "GruLanguageModel",
+    "LstmKerbsModel",
+    "LstmLanguageModel",
+    "TransformerKerbsModel",
+    "TransformerLanguageModel",
+]
 
 # how fairseq calls torch, its user cannot change
 for _notice in ("'pin_memory'", "`torch.cuda.amp", "Support for mismatched key_padding_mask"):

@@ -151,10 +151,13 @@ class KerbsConfig(FairseqDataclass):
 def add_reallocation_at(parser: Any) -> None:
     """Add --reallocation-at. fairseq's dataclasses have no flags with several values."""
     parser.add_argument(
-        "--reallocation-at", type=float, nargs="+", metavar="SHARE",
+        "--reallocation-at",
+        type=float,
+        nargs="+",
+        metavar="SHARE",
         help="when senses move, as fractions of --max-update or as numbers of updates. Replaces "
         "--reallocation-interval [every interval; 0.2 with --reallocation clusters]",
-    )  # fmt: skip
+    )
 
 
 @dataclass

@@ -5,5 +5,9 @@ from fairseq_kerbs.output_layers.kerbs import SENSE_INITS, KerbsOutputLayer
 from fairseq_kerbs.output_layers.mixture import MixtureOutputLayer
 
 __all__ = [
-    "SENSE_INITS", "KerbsOutputLayer", "MixtureOutputLayer", "OutputLayer", "SoftmaxOutputLayer",
-]  # fmt: skip
+    "SENSE_INITS",
+    "KerbsOutputLayer",
+    "MixtureOutputLayer",
+    "OutputLayer",
+    "SoftmaxOutputLayer",
+]

@@ -40,9 +40,13 @@ def _in_backward() -> bool:
 
 
 def posterior_weights(
-    h: Tensor, rows: Tensor, theta: Tensor, mask: Tensor, kernel: Kernel,
+    h: Tensor,
+    rows: Tensor,
+    theta: Tensor,
+    mask: Tensor,
+    kernel: Kernel,
     prepared: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Posterior of the senses of a known word, given its context vector (Eq. 7).
 
     The normalizer of Eq. 5 cancels, so only the senses of the word are needed.

@@ -4,5 +4,9 @@ from fairseq_kerbs.reallocation.moves import Moves, ReallocationSettings
 from fairseq_kerbs.reallocation.policies import POLICIES, reallocate, reset_moments
 
 __all__ = [
-    "POLICIES", "Moves", "ReallocationSettings", "reallocate", "reset_moments",
-]  # fmt: skip
+    "POLICIES",
+    "Moves",
+    "ReallocationSettings",
+    "reallocate",
+    "reset_moments",
+]

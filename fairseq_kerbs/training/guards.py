@@ -27,8 +27,15 @@ from fairseq_kerbs.utils.files import check_whole, lock_folder
 logger = logging.getLogger(__name__)
 LAST = "checkpoint_last.pt"
 SCORING = (
-    *("kernel", "mixture_kernels", "mixture_tanh_scale"),
-    *("kernel_power", "kernel_alpha", "kernel_offset", "kernel_gamma", "kernel_a", "kernel_b"),
+    "kernel",
+    "mixture_kernels",
+    "mixture_tanh_scale",
+    "kernel_power",
+    "kernel_alpha",
+    "kernel_offset",
+    "kernel_gamma",
+    "kernel_a",
+    "kernel_b",
 )
 """Settings that change scores without changing the names and shapes of parameters."""
 

@@ -51,9 +51,11 @@ def quoted(command: Sequence[str | Path]) -> str:
 
 
 def run_program(
-    command: Sequence[str], stdout: IO[str] | None = None, stderr: int | None = None,
+    command: Sequence[str],
+    stdout: IO[str] | None = None,
+    stderr: int | None = None,
     folder: Path | None = None,
-) -> int:  # fmt: skip
+) -> int:
     """Run a program in a folder, and return its exit status. It is stopped if this process ends."""
     # no signal between the start of the program and the block that stops it
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_ENDING})
@@ -65,9 +67,14 @@ def run_program(
     try:
         # a new session, so that Ctrl-C does not reach the program and cause a traceback there
         with subprocess.Popen(
-            list(command), stdout=stdout, stderr=stderr, cwd=folder, start_new_session=True,
-            preexec_fn=begin, env={**os.environ, **UTF8},
-        ) as process:  # fmt: skip
+            list(command),
+            stdout=stdout,
+            stderr=stderr,
+            cwd=folder,
+            start_new_session=True,
+            preexec_fn=begin,
+            env={**os.environ, **UTF8},
+        ) as process:
             try:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
                 return process.wait()

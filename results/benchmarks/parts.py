@@ -53,8 +53,8 @@ def report(path: str, what: str, run: Any, repetitions: int) -> None:
 if __name__ == "__main__":
     data, *paths = sys.argv[1:]
     for owner, name in (
-        *((chunks, "multiply"), (compilation, "call"), (OutputLayer, "log_probs")),
-        *((ComposedEmbedding, "look_up"), (ComposedEmbedding, "compose")),
+        (chunks, "multiply"), (compilation, "call"), (OutputLayer, "log_probs"),
+        (ComposedEmbedding, "look_up"), (ComposedEmbedding, "compose"),
     ):
         watch(owner, name)
     for path in paths:

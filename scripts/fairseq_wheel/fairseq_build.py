@@ -101,9 +101,21 @@ def _download(folder: Path) -> Path:
         backend.mkdir()
         (backend / "__init__.py").touch()
         (backend / "build_meta.py").write_text(_STAND_IN_BACKEND)
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-build-isolation",
-                   "--no-binary", "fairseq", "--disable-pip-version-check", "--quiet",
-                   "--dest", str(folder), "fairseq==0.12.2"]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--no-deps",
+            "--no-build-isolation",
+            "--no-binary",
+            "fairseq",
+            "--disable-pip-version-check",
+            "--quiet",
+            "--dest",
+            str(folder),
+            "fairseq==0.12.2",
+        ]
         if subprocess.run(command, env=nested_pip_environment(os.environ, stand_in)).returncode:
             raise BuildError(
                 f"{NAME}.tar.gz could not be downloaded from the package index (pip's message is "

@@ -64,8 +64,16 @@ _ALL = "fairseq/**/*.py"
 _COMPOSER, _HYDRA_BASE = "fairseq/dataclass/utils.py", 'version_base="1.1"'
 _LAYER = "fairseq/modules/transformer_layer.py"
 _ENCODER = "fairseq/models/transformer/transformer_encoder.py"
-_COPIES = ("in_proj_weight", "in_proj_bias", "out_proj_weight", "out_proj_bias",
-           "fc1_weight", "fc1_bias", "fc2_weight", "fc2_bias")  # fmt: skip
+_COPIES = (
+    "in_proj_weight",
+    "in_proj_bias",
+    "out_proj_weight",
+    "out_proj_bias",
+    "fc1_weight",
+    "fc1_bias",
+    "fc2_weight",
+    "fc2_bias",
+)
 
 _HASH = """
     def __hash__(self) -> int:
@@ -118,17 +126,29 @@ EDITS = [
     # `fairseq-hydra-train` works inside its output folder. hydra's notices that this will end with
     # 1.4, which the wheel's requirements exclude, are switched off.
     Edit(_COMPOSER, 1, r"hydra\.experimental", "hydra"),
-    Edit(_COMPOSER, 1, r"^( *)(composed_cfg = compose.*), strict=False\)",
-         r"\1\2)\n\1OmegaConf.set_struct(composed_cfg, False)"),
+    Edit(
+        _COMPOSER,
+        1,
+        r"^( *)(composed_cfg = compose.*), strict=False\)",
+        r"\1\2)\n\1OmegaConf.set_struct(composed_cfg, False)",
+    ),
     _add_keyword(_COMPOSER, 1, "with initialize", _HYDRA_BASE),
     _add_keyword("fairseq*/**/*.py", 4, r"hydra\.main", _HYDRA_BASE),
-    Edit("fairseq/dataclass/initialize.py", 1, r"            raise\n",
-         lambda found: found[0] + _QUIET_HYDRA),
+    Edit(
+        "fairseq/dataclass/initialize.py",
+        1,
+        r"            raise\n",
+        lambda found: found[0] + _QUIET_HYDRA,
+    ),
     # hydra 1.0 put a file of the folder model/transformer_lm under that name, as fairseq expects,
     # when it has the header `_group_`; now it says so itself. Elsewhere the header has no effect.
     *(
-        Edit(f"fairseq/config/model/{name}/*.yaml", places, "(?<=^# @package )_group_$",
-             f"model.{name}")
+        Edit(
+            f"fairseq/config/model/{name}/*.yaml",
+            places,
+            "(?<=^# @package )_group_$",
+            f"model.{name}",
+        )
         for name, places in (("transformer_lm", 9), ("wav2vec", 1), ("wav2vec2", 2))
     ),
     Edit("fairseq/**/*.yaml", 43, "^# @package _group_$", ""),
@@ -140,25 +160,46 @@ EDITS = [
     # never trained, stop DistributedDataParallel ("parameters that were not used"). Both go;
     # checkpoints written by an unedited fairseq hold the copies.
     Edit(_LAYER, 1, r"(?s) *self\.load_to_BT = False\n.*?(?=\n    def _load_from)", "\n"),
-    Edit(_LAYER, 1, r"(?s) *self\.load_to_BT = True\n.*?super\(.*?\)\.",
-         f"        for copy in {_COPIES}:\n"
-         "            state_dict.pop(prefix + copy, None)\n"
-         "        super()."),
-    Edit(_LAYER, 1, r"(?s) *if self\.training:\n *self\.ever_training = True\n.*?        else:\n"
-         r"(?P<branch>.*?return x\n)(?=\n\n)", lambda found: "\n" + _dedented(found)),
-    Edit(_ENCODER, 1, r"(?s) *# nested tensor and BT enable\n.*?        else:\n"
-         r"(?P<branch> *processing_mask.*?\n)", lambda found: "\n\n" + _dedented(found)),
+    Edit(
+        _LAYER,
+        1,
+        r"(?s) *self\.load_to_BT = True\n.*?super\(.*?\)\.",
+        f"        for copy in {_COPIES}:\n"
+        "            state_dict.pop(prefix + copy, None)\n"
+        "        super().",
+    ),
+    Edit(
+        _LAYER,
+        1,
+        r"(?s) *if self\.training:\n *self\.ever_training = True\n.*?        else:\n"
+        r"(?P<branch>.*?return x\n)(?=\n\n)",
+        lambda found: "\n" + _dedented(found),
+    ),
+    Edit(
+        _ENCODER,
+        1,
+        r"(?s) *# nested tensor and BT enable\n.*?        else:\n"
+        r"(?P<branch> *processing_mask.*?\n)",
+        lambda found: "\n\n" + _dedented(found),
+    ),
     Edit(_ENCODER, 1, r"(?s) *# change back to non-nested.*?(?=\n        if self\.layer)", "\n"),
     # Every program recommended a tensorboardX that it does not need: torch has what it is used for.
     Edit("fairseq/tasks/text_to_speech.py", 1, "(?<=from )tensorboardX", "torch.utils.tensorboard"),
     # `--cpu` under torchrun: DistributedDataParallel takes device ids for accelerators only.
-    Edit("fairseq/models/distributed_fairseq_model.py", 2,
-         r"^(            (?:device_ids|output_device)=)(\[?args\.device_id)",
-         r"\1None if device.type == 'cpu' else \2"),
+    Edit(
+        "fairseq/models/distributed_fairseq_model.py",
+        2,
+        r"^(            (?:device_ids|output_device)=)(\[?args\.device_id)",
+        r"\1None if device.type == 'cpu' else \2",
+    ),
     # A checkpoint whose architecture is a plugin's ends in an IndexError, because the message that
     # says so cannot be formatted, when --user-dir is forgotten.
-    Edit("fairseq/models/__init__.py", 1, r"(?s)^    assert model is not None, \(.*?\n    \)\n",
-         _UNKNOWN_ARCHITECTURE),
+    Edit(
+        "fairseq/models/__init__.py",
+        1,
+        r"(?s)^    assert model is not None, \(.*?\n    \)\n",
+        _UNKNOWN_ARCHITECTURE,
+    ),
     # --bf16 stood for --tpu, and its library is missing wherever there is none.
     Edit("fairseq/options.py", 1, r"^    if args\.bf16:\n        args\.tpu = True\n", ""),
     # --amp: torch remembers by the object whose gradients it has divided by the scale of the loss;
@@ -168,14 +209,23 @@ EDITS = [
     # encoder, which returns no tensor, in a StopIteration that hides the reason.
     _add_keyword("fairseq/trainer.py", 1, "with NanDetector", "backward=False"),
     # --no-repeat-ngram-size compared with the padding after the last words, and forbade nothing.
-    Edit("fairseq/ngram_repeat_block.py", 1, r"\[\s+-\(self\.no_repeat_ngram_size - 1\) :\s+\]",
-         "[check_start_pos : step + 1]"),
+    Edit(
+        "fairseq/ngram_repeat_block.py",
+        1,
+        r"\[\s+-\(self\.no_repeat_ngram_size - 1\) :\s+\]",
+        "[check_start_pos : step + 1]",
+    ),
     Edit("fairseq/ngram_repeat_block.py", 1, r"(?<=for i in range\()(?=check_start_pos)", "1, "),
     # A checkpoint's second name, such as checkpoint_last.pt, stood for half a file while it was
     # copied; the first is written whole.
-    Edit("fairseq/file_io.py", 1, r"^( *)return shutil\.copyfile\(src_path, dst_path\)\n",
-         _COPY_WHOLE),
+    Edit(
+        "fairseq/file_io.py",
+        1,
+        r"^( *)return shutil\.copyfile\(src_path, dst_path\)\n",
+        _COPY_WHOLE,
+    ),
     # --lr-scheduler reduce_lr_on_plateau did not hear of an epoch after which a training ended.
-    Edit("fairseq/checkpoint_utils.py", 1, r"(?<=trainer\.lr_step\(epoch_itr\.epoch\)\n)",
-         _PLATEAU),
-]  # fmt: skip
+    Edit(
+        "fairseq/checkpoint_utils.py", 1, r"(?<=trainer\.lr_step\(epoch_itr\.epoch\)\n)", _PLATEAU
+    ),
+]

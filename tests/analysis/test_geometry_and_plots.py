@@ -22,10 +22,15 @@ from fairseq_kerbs.utils.errors import UserError
 from tests.analysis.conftest import Reported, Trained
 from tests.helpers.cli import Capsys, kerbs
 
-HISTORY = DataFrame({
-    "words_with_1": [5.0, 4.0, 3.0], "words_with_2": [1.0, 2.0, 3.0],
-    "senses_moved": [np.nan, 1.0, 0.0], "theta_q50": [0.0, -0.25, 1e-05],
-}, index=[10, 20, 30])  # fmt: skip
+HISTORY = DataFrame(
+    {
+        "words_with_1": [5.0, 4.0, 3.0],
+        "words_with_2": [1.0, 2.0, 3.0],
+        "senses_moved": [np.nan, 1.0, 0.0],
+        "theta_q50": [0.0, -0.25, 1e-05],
+    },
+    index=[10, 20, 30],
+)
 
 
 @pytest.mark.parametrize("kind", ["simple", "epochs", "json", "json epochs"])
@@ -161,7 +166,9 @@ def test_the_commands_draw(trained: Trained, tmp_path: Path, capsys: Capsys) -> 
         ("contexts", checkpoint, *data, "--word", "the"),
         ("contexts", checkpoint, *data, "--word", "the", "--projection", "pca"),
         ("theta", checkpoint, *dictionary, "--word", "the", "a", "."),
-        *(("frequency", checkpoint, *data), ("usage", checkpoint), ("history", trained.log)),
+        ("frequency", checkpoint, *data),
+        ("usage", checkpoint),
+        ("history", trained.log),
     ):
         path = tmp_path / f"{kind}.png"
         assert kerbs(capsys, "plot", kind, *flags, "-o", path).startswith(f"wrote {path}")

@@ -25,8 +25,21 @@ from tests.helpers.cli import Capsys, kerbs
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 EVIL = "<img src=x onerror=document.title='caught'>"
 HOSTILE = [
-    *("</script>", "<b>", "<!--", "]]>", "&amp;", "\u2028", '"', "'", "\\", "{{ 1 }}", "#word=%"),
-    *("<script>document.title='caught'</script>", "ban@@", EVIL, "日本語"),
+    "</script>",
+    "<b>",
+    "<!--",
+    "]]>",
+    "&amp;",
+    "\u2028",
+    '"',
+    "'",
+    "\\",
+    "{{ 1 }}",
+    "#word=%",
+    "<script>document.title='caught'</script>",
+    "ban@@",
+    EVIL,
+    "日本語",
 ]
 
 
@@ -158,12 +171,22 @@ def test_a_browser_shows_a_word(hostile: str, tmp_path: Path) -> None:
     command = [program, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
     command += ["--virtual-time-budget=5000", f"--user-data-dir={tmp_path / 'profile'}"]
     document = subprocess.run(
-        [*command, file.as_uri()], env=os.environ | {"HOME": str(tmp_path)},
-        capture_output=True, encoding="utf-8", timeout=HANGS, check=True,
-    ).stdout  # fmt: skip
+        [*command, file.as_uri()],
+        env=os.environ | {"HOME": str(tmp_path)},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=HANGS,
+        check=True,
+    ).stdout
     (result,) = re.findall(r'<pre id="result">(.*?)</pre>', document)
     assert json.loads(html.unescape(result)) == {
-        "cards": len(HOSTILE), "hits": 1, "word": EVIL, "senses": 4, "shown": f"● {EVIL}#1"[:8],
-        "bold": EVIL, "hidden": True, "requests": 0,
+        "cards": len(HOSTILE),
+        "hits": 1,
+        "word": EVIL,
+        "senses": 4,
+        "shown": f"● {EVIL}#1"[:8],
+        "bold": EVIL,
+        "hidden": True,
+        "requests": 0,
         "title": "</title><script>document.title='caught'</script>",
-    }  # fmt: skip
+    }

@@ -24,11 +24,19 @@ from tests.helpers.cli import Capsys
 WORDS = ["<s>", "<pad>", "</s>", "<unk>", "quickly", "soon", "red", "blue", "the"]
 QUICKLY, SOON, RED, BLUE, THE = range(4, 9)
 LINES = [["the", "red", "soon"], ["quickly", "blue", "the"], ["soon", "quickly"]]
-TOKENS = DataFrame([
-    (0, 0, THE, 0.9, THE, 0.9), (0, 1, RED, 0.5, RED, 0.5), (0, 2, SOON, 0.3, QUICKLY, 0.6),
-    (1, 0, QUICKLY, 0.8, QUICKLY, 0.8), (1, 1, BLUE, 0.2, THE, 0.7), (1, 2, THE, 0.9, THE, 0.9),
-    (2, 0, SOON, 0.3, THE, 0.5), (2, 1, QUICKLY, 0.05, SOON, 0.9),
-], columns=["line", "place", "entry", "probability", "guess", "guessed"])  # fmt: skip
+TOKENS = DataFrame(
+    [
+        (0, 0, THE, 0.9, THE, 0.9),
+        (0, 1, RED, 0.5, RED, 0.5),
+        (0, 2, SOON, 0.3, QUICKLY, 0.6),
+        (1, 0, QUICKLY, 0.8, QUICKLY, 0.8),
+        (1, 1, BLUE, 0.2, THE, 0.7),
+        (1, 2, THE, 0.9, THE, 0.9),
+        (2, 0, SOON, 0.3, THE, 0.5),
+        (2, 1, QUICKLY, 0.05, SOON, 0.9),
+    ],
+    columns=["line", "place", "entry", "probability", "guess", "guessed"],
+)
 FIRST = Text(LINES, None, TOKENS)
 
 
@@ -61,13 +69,20 @@ def test_clusters_counts_and_examples_by_hand() -> None:
     assert pair[["times", "right", "within"]].tolist() == [4, 1, 2]
     examples = found.examples[found.examples["cluster"] == pair["cluster"]].to_dict("records")
     assert examples == [
-        {"cluster": pair["cluster"], "guess": guess, "word": word, "sentence": sentence,
-         "text": text, "probability": pytest.approx(guessed), "truth": pytest.approx(truth)}
+        {
+            "cluster": pair["cluster"],
+            "guess": guess,
+            "word": word,
+            "sentence": sentence,
+            "text": text,
+            "probability": pytest.approx(guessed),
+            "truth": pytest.approx(truth),
+        }
         for guess, guessed, word, truth, sentence, text in (
             ("soon", 0.9, "quickly", 0.05, 3, "soon [quickly]"),
             ("quickly", 0.6, "soon", 0.3, 1, "the red [soon]"),
         )
-    ]  # fmt: skip
+    ]
     totals = [["(all clusters)", 4, 1, 2], ["(all words)", 8, 4, 2]]
     assert found.totals.to_numpy().tolist() == totals
     text = analysis.neighbours_as_text(found)
@@ -89,8 +104,9 @@ def test_a_second_model_in_the_clusters_of_the_first() -> None:
     assert found.totals.to_numpy().tolist() == totals
     examples = found.examples[["word", "guess", "text", "other_truth"]].to_numpy().tolist()
     assert examples == [
-        ["quickly", "soon", "soon [quickly]", 0.6], ["soon", "quickly", "the red [soon]", 0.7],
-    ]  # fmt: skip
+        ["quickly", "soon", "soon [quickly]", 0.6],
+        ["soon", "quickly", "the red [soon]", 0.7],
+    ]
     text = analysis.neighbours_as_text(found)
     assert "quickly 0.60, soon 0.30, by the other model 0.70" in text
     assert re.search(r"\n\(all words\) +8 +4 +2 +6 +1 +2 +1 *(\n|$)", text)
@@ -120,12 +136,15 @@ def test_clusters_of_given_words() -> None:
         shown(SOON, THE)
 
 
-@pytest.mark.parametrize(("flags", "sentence"), [
-    ("--word xyzzy", "--word: xyzzy: not in the dictionary"),
-    ("--compare nowhere.pt", "there is no checkpoint nowhere.pt"),
-    ("--similarity angle", "invalid choice: 'angle'"),
-    ("--least 999999", "--least 999999: fewer than two words"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ("--word xyzzy", "--word: xyzzy: not in the dictionary"),
+        ("--compare nowhere.pt", "there is no checkpoint nowhere.pt"),
+        ("--similarity angle", "invalid choice: 'angle'"),
+        ("--least 999999", "--least 999999: fewer than two words"),
+    ],
+)
 def test_mistakes_are_one_sentence(
     flags: str, sentence: str, trained: Trained, capsys: Capsys
 ) -> None:

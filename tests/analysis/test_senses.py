@@ -208,8 +208,20 @@ def test_no_control_character_of_a_word_reaches_the_terminal(capsys: Capsys) -> 
 
 
 SYMBOLS = [
-    *("<s>", "<pad>", "</s>", "<unk>", "the", "ban@@", "ing", "change", "12", "=it", "."),
-    *("they", "madeupword0000", "ü|x"),
+    "<s>",
+    "<pad>",
+    "</s>",
+    "<unk>",
+    "the",
+    "ban@@",
+    "ing",
+    "change",
+    "12",
+    "=it",
+    ".",
+    "they",
+    "madeupword0000",
+    "ü|x",
 ]
 NUMBERS = [1, 1, 2, 4, 4, 2, 1, 4, 4, 1, 2, 4, 1, 2]
 
@@ -401,8 +413,11 @@ def test_files_of_another_form_are_refused(tmp_path: Path) -> None:
     second = "0\t0\tbank\tBank\nx\t0\tbank\tUfer\n"
     again = "0\t0\tbank\tBank\n0\t0\tbank\tUfer\n"
     for text, named in (
-        *(("", "empty"), ("0\t0\tbank\n", "line 1"), ("²\t0\tbank\tBank\n", "line 1")),
-        *((second, "line 2"), (again, "line 2: this occurrence has another sense above")),
+        ("", "empty"),
+        ("0\t0\tbank\n", "line 1"),
+        ("²\t0\tbank\tBank\n", "line 1"),
+        (second, "line 2"),
+        (again, "line 2: this occurrence has another sense above"),
     ):
         (path := tmp_path / "gold.tsv").write_text(text)
         with pytest.raises(UserError, match=f"{path}.*{named}"):

@@ -25,18 +25,29 @@ from tests.helpers.commands import ROOT
 SUBCOMMANDS = tuple(_COMMANDS.choices)
 
 FILES = {
-    "two": b"one two\nthree .\n", "one": b"a b\n", "pieces": b"a@b\nun@@ done\n", "empty": b"",
-    "blank": b"\n\n", "bad.de": b"fine\nbad \xff\n", "none.de": b"", "none.en": b"",
-    "unequal.de": b"a\nb\n", "unequal.en": b"a\n", "cut.tgz": b"\x1f\x8b\x08",
+    "two": b"one two\nthree .\n",
+    "one": b"a b\n",
+    "pieces": b"a@b\nun@@ done\n",
+    "empty": b"",
+    "blank": b"\n\n",
+    "bad.de": b"fine\nbad \xff\n",
+    "none.de": b"",
+    "none.en": b"",
+    "unequal.de": b"a\nb\n",
+    "unequal.en": b"a\n",
+    "cut.tgz": b"\x1f\x8b\x08",
     **{f"dialogs/dialogues_{part}.txt": b"a b\n" for part in ("train", "validation", "test")},
-    "good.yaml": b"train:\n  arch: lstm_kerbs\n", "key.yaml": b"trian:\n  arch: lstm_kerbs\n",
+    "good.yaml": b"train:\n  arch: lstm_kerbs\n",
+    "key.yaml": b"trian:\n  arch: lstm_kerbs\n",
     "code.yaml": b"train: !!python/object/apply:os.system ['touch ran']\n",
-    "late.yaml": b"senses: {at: 2, total: 3}", "half.yaml": b"senses: {at: half, total: 3}",
-    "number.yaml": b"senses: 0.2", "many.yaml": b"senses: {at: 0.2, total: 5}",
+    "late.yaml": b"senses: {at: 2, total: 3}",
+    "half.yaml": b"senses: {at: half, total: 3}",
+    "number.yaml": b"senses: 0.2",
+    "many.yaml": b"senses: {at: 0.2, total: 5}",
     "flag.yaml": b"senses: {at: 0.2, total: 3, train: {--lr: 1}}",
     "senses.yaml": b"senses: {at: 0.2, total: 3}",
     "later.yaml": b"senses: {at: 0.2, total: 3, train: {arch: x, output-layer: softmax}}",
-}  # fmt: skip
+}
 PREPARE = "prepare --source-lang de --target-lang en --dest {out}/dest --workers 1 --bpe none"
 TEXT = "--train {work}/text/train --valid {work}/text/valid --test {work}/text/test"
 LANGUAGE = "prepare-lm --valid {work}/two --test {work}/two --dest {out}/dest --workers 1"

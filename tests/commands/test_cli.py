@@ -154,10 +154,23 @@ def test_dry_run_prints_the_command_and_its_sources(tmp_path: Path, capsys: Caps
     source, command = kerbs(capsys, *arguments, "--seed", 2).splitlines()
     assert source == f"# flags: {config}, {base}; command line"
     assert shlex.split(command) == [
-        find_program("fairseq-train"), str(tmp_path), "--user-dir", str(ROOT / "fairseq_kerbs"),
-        "--save-dir", "save dir", "--adam-betas", "(0.9, 0.98)", "--lr", "1",
-        "--reallocation-at", "0.5", "--total-senses", "1.25", "--seed", "2",
-    ]  # fmt: skip
+        find_program("fairseq-train"),
+        str(tmp_path),
+        "--user-dir",
+        str(ROOT / "fairseq_kerbs"),
+        "--save-dir",
+        "save dir",
+        "--adam-betas",
+        "(0.9, 0.98)",
+        "--lr",
+        "1",
+        "--reallocation-at",
+        "0.5",
+        "--total-senses",
+        "1.25",
+        "--seed",
+        "2",
+    ]
     command = kerbs(capsys, *arguments, "--total-senses", 2).splitlines()[1]
     assert command.endswith(" --total-senses 2")
     assert command.count("--total-senses ") == 1

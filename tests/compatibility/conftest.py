@@ -19,13 +19,33 @@ PYTHONS, TORCHES = ("3.9", "3.10"), ("1.12.1", "1.13.1", "2.1.2", "2.5.1")
 FAIRSEQ = ("fairseq==0.12.2", "numpy<1.24")  # it uses np.int, which numpy 1.24 took away
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 TINY = (
-    *("--optimizer", "adam", "--lr", "3e-3", "--clip-norm", 5.0, "--max-tokens", 2000, "--seed", 1),
-    *("--num-workers", 0, "--log-format", "simple", "--log-interval", 1, "--no-epoch-checkpoints"),
-    *("--criterion", "kerbs_cross_entropy"),
+    "--optimizer",
+    "adam",
+    "--lr",
+    "3e-3",
+    "--clip-norm",
+    5.0,
+    "--max-tokens",
+    2000,
+    "--seed",
+    1,
+    "--num-workers",
+    0,
+    "--log-format",
+    "simple",
+    "--log-interval",
+    1,
+    "--no-epoch-checkpoints",
+    "--criterion",
+    "kerbs_cross_entropy",
 )
 # with these, and not with AVX-512, two versions of torch round alike
-PLAIN = {"OMP_NUM_THREADS": "1", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-         "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}  # fmt: skip
+PLAIN = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+}
 
 
 class Environment(NamedTuple):
@@ -41,9 +61,14 @@ class Environment(NamedTuple):
         variables = {name: os.environ[name] for name in ("HOME", "PATH")} | PLAIN
         command = [self.programs / program, *arguments, *plugin]
         done = subprocess.run(
-            list(map(str, command)), cwd=self.folder, env=variables, input=stdin, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            list(map(str, command)),
+            cwd=self.folder,
+            env=variables,
+            input=stdin,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         assert (done.returncode == 0) == succeeds, done.stdout[-6000:]
         return done.stdout
 
@@ -61,8 +86,17 @@ class Environment(NamedTuple):
 
     def translate(self, checkpoint: Path, *arguments: object) -> list[str]:
         """The best translations of the test set, in its order."""
-        flags = ("--path", checkpoint, "--beam", 5, "--batch-size", 100, "--remove-bpe",
-                 "--max-len-b", 30)  # fmt: skip
+        flags = (
+            "--path",
+            checkpoint,
+            "--beam",
+            5,
+            "--batch-size",
+            100,
+            "--remove-bpe",
+            "--max-len-b",
+            30,
+        )
         output = self.run("fairseq-generate", "bin", *flags, *arguments)
         found = (line.split("\t") for line in output.splitlines() if line.startswith("H-"))
         return [text for _, text in sorted((int(name[2:]), text) for name, _, text in found)]
@@ -112,8 +146,18 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     here = Environment("ours", Path(sys.executable).parent, tmp_path_factory.mktemp("ours"))
     here.kerbs("toy", "text")
     pairs = [f"--{part}=text/{part}" for part in ("train", "valid", "test")]
-    here.kerbs("prepare", *pairs, "--source-lang", "de", "--target-lang", "en", "--merges", 2000,
-               "--dest", "data")  # fmt: skip
+    here.kerbs(
+        "prepare",
+        *pairs,
+        "--source-lang",
+        "de",
+        "--target-lang",
+        "en",
+        "--merges",
+        2000,
+        "--dest",
+        "data",
+    )
     (here.folder / "bin").symlink_to("data/bin")
     texts = [f"--{part}pref=data/bpe/{part}.en" for part in ("train", "valid")]
     here.run("fairseq-preprocess", "--only-source", *texts, "--destdir", "lm")

@@ -12,8 +12,11 @@ import pytest
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 from tests.compatibility.conftest import TINY, Environment
 
-SIZES = [f"--{side}-{size}" for size in ("embed-dim=64", "ffn-embed-dim=128", "layers=2",
-         "attention-heads=4") for side in ("encoder", "decoder")]  # fmt: skip
+SIZES = [
+    f"--{side}-{size}"
+    for size in ("embed-dim=64", "ffn-embed-dim=128", "layers=2", "attention-heads=4")
+    for side in ("encoder", "decoder")
+]
 TRANSFORMER = ("--arch", "transformer_kerbs", *SIZES, "--total-senses", 1.25)
 RECURRENT = ("--hidden-size", 64, "--embed-dim", 64, "--total-senses", 1.25)
 MODELS = {
@@ -45,8 +48,21 @@ def go_on(where: Environment, checkpoint: Path) -> list[float]:
     """Losses of 20 updates from a checkpoint, without dropout, whose draws differ, and with an ε
     of Adam that does not make the rounding of tiny gradients as large as others."""
     fresh = [f"--reset-{part}" for part in ("optimizer", "meters", "dataloader", "lr-scheduler")]
-    flags = ("--restore-file", checkpoint, *fresh, "--dropout", 0, "--max-update", 20, "--no-save",
-             "--disable-validation", "--reallocation-at", 100, "--adam-eps", 1e-4)  # fmt: skip
+    flags = (
+        "--restore-file",
+        checkpoint,
+        *fresh,
+        "--dropout",
+        0,
+        "--max-update",
+        20,
+        "--no-save",
+        "--disable-validation",
+        "--reallocation-at",
+        100,
+        "--adam-eps",
+        1e-4,
+    )
     command = ("-c", EXACT, "bin", *TINY, *TRANSFORMER, *flags, "--user-dir", PLUGIN_FOLDER)
     said = where.run("python", *command)
     losses = [float(line[6:]) for line in said.splitlines() if line.startswith("exact ")]

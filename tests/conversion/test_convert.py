@@ -82,12 +82,17 @@ def refusal(capsys: Capsys, *command: object) -> str:
     return line
 
 
-@pytest.mark.parametrize(("flags", "says"), [
-    (f"{CASES['transformer']} --adaptive-softmax-cutoff 10,20", "--adaptive-softmax-cutoff"),
-    (f"{CASES['transformer_lm']} --adaptive-input --adaptive-input-cutoff 10,20",
-     "--adaptive-input,"),
-    (f"{CASES['gru_kerbs']} --output-layer mos", "--output-layer mos"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (f"{CASES['transformer']} --adaptive-softmax-cutoff 10,20", "--adaptive-softmax-cutoff"),
+        (
+            f"{CASES['transformer_lm']} --adaptive-input --adaptive-input-cutoff 10,20",
+            "--adaptive-input,",
+        ),
+        (f"{CASES['gru_kerbs']} --output-layer mos", "--output-layer mos"),
+    ],
+)
 def test_models_that_are_refused(flags: str, says: str, tmp_path: Path, capsys: Capsys) -> None:
     softmax.write_softmax(tmp_path / "m.pt", flags)
     assert says in refusal(capsys, "convert", tmp_path / "m.pt", "-o", tmp_path / "out.pt")
@@ -99,8 +104,10 @@ def test_outputs_that_cannot_be_written(tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "dict.en.txt").write_text("one 1\n")
     before = path.read_bytes()
     for says, *flags in (
-        *(("is the checkpoint itself", path), ("Is a directory", tmp_path)),
-        *(("m.pt cannot be used", path / "x"), ("give --data", tmp_path, "--total-senses", 2)),
+        ("is the checkpoint itself", path),
+        ("Is a directory", tmp_path),
+        ("m.pt cannot be used", path / "x"),
+        ("give --data", tmp_path, "--total-senses", 2),
         ("does not fit --data", tmp_path / "k.pt", "--data", tmp_path),
     ):
         assert says in refusal(capsys, "convert", path, "-o", *flags)
@@ -150,8 +157,19 @@ def test_a_trained_model_gets_senses_at_an_unchanged_loss(
     given = [part for part in command[1].split() if not part.endswith(("-dir", "fairseq_kerbs"))]
     flags = ["--total-senses", len(owners) / words, "--sense-bias", "--reallocation", "none"]
     assert {*map(str, flags)} <= {*given}
-    fairseq_train(data, *given, "--save-dir", tmp_path / "on", *PLAIN[2:], "--max-update", 3,
-                  "--max-epoch", 200, "--max-tokens", 1000)  # fmt: skip
+    fairseq_train(
+        data,
+        *given,
+        "--save-dir",
+        tmp_path / "on",
+        *PLAIN[2:],
+        "--max-update",
+        3,
+        "--max-epoch",
+        200,
+        "--max-tokens",
+        1000,
+    )
     after_training = read_checkpoint(tmp_path / "on" / "checkpoint_last.pt")
     assert after_training["optimizer_history"][-1]["num_updates"] == 3
     assert torch.equal(after_training["model"][OWNERS], owners)

@@ -16,8 +16,10 @@ PAIRS = [
     ("A man in a hat and a hat .", "Ein Mann mit einem Hut und einem Hut ."),
     ("hat and rock", "Mützen und Hüte auf Steinen"),
     ("White cats and a white hat", "Weiße Katzen und eine Mütze"),
-    *(("a rock", "Eine Felswand"), ("a rock", "ein Steinchen auf einem Fels")),
-    *(("a rock", "Gestein"), ("nothing", "Hut")),
+    ("a rock", "Eine Felswand"),
+    ("a rock", "ein Steinchen auf einem Fels"),
+    ("a rock", "Gestein"),
+    ("nothing", "Hut"),
 ]
 
 
@@ -39,9 +41,12 @@ def test_translations_in_the_source_are_senses() -> None:
         Path(name).write_text("".join(f"{line}\n" for line in lines))
     command = "gold-mlt list --text text.en --source text.de"
     assert gold(command) == [
-        ("0", "0", "hat", "hut"), ("0", "1", "hat", "hut"), ("1", "0", "rock", "stein"),
-        ("2", "0", "hat", "mutz"), ("3", "0", "rock", "fel"),
-    ]  # fmt: skip
+        ("0", "0", "hat", "hut"),
+        ("0", "1", "hat", "hut"),
+        ("1", "0", "rock", "stein"),
+        ("2", "0", "hat", "mutz"),
+        ("3", "0", "rock", "fel"),
+    ]
     plain = gold(f"{command} --stemmer none")  # which does not find "Mütze"
     assert [row[3] for row in plain] == ["hut", "hut", "mützen", "stein", "fels"]
     Path("list").write_text("hat | | two . | zwei . | 1.jpg\n")
@@ -114,8 +119,10 @@ def test_labelled_words_of_a_dictionary() -> None:
     labels = Path("noad")
     labels.write_text("masc\tthe bank of the bank\t1:shore 4:money\nsemcor\ta bank\t1:money\n")
     assert gold("gold-noad noad --text text") == [
-        ("0", "0", "bank", "shore"), ("0", "1", "bank", "money"), ("1", "0", "bank", "money")
-    ]  # fmt: skip
+        ("0", "0", "bank", "shore"),
+        ("0", "1", "bank", "money"),
+        ("1", "0", "bank", "money"),
+    ]
     assert Path("text").read_text() == "the bank of the bank\na bank\n"
     for wrong in ("2:money", "1:money 1:shore", "1:"):  # no word has the first position
         labels.write_text(f"s\ta bank\t{wrong}\n")
@@ -143,13 +150,19 @@ def test_sentences_of_all_words_are_one_text() -> None:
     assert Path("text").read_text() == "money at the bank .\nbank of the river bank .\nseal it .\n"
 
 
-@pytest.mark.parametrize(("file", "content"), [
-    ("classes_map.txt", None), ("classes_map.txt", '{"1": "bank_b"}'), ("train.gold.txt", "0\n"),
-    ("train.data.txt", "6\tmoney at the bank .\n0\tbank\n"), ("train.data.txt", "-1\ta bank\n"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("classes_map.txt", None),
+        ("classes_map.txt", '{"1": "bank_b"}'),
+        ("train.gold.txt", "0\n"),
+        ("train.data.txt", "6\tmoney at the bank .\n0\tbank\n"),
+        ("train.data.txt", "-1\ta bank\n"),
+    ],
+)
 def test_wrong_content_is_named(file: str, content: str | None, bank: Path, capsys: Capsys) -> None:
     path = bank / file
     path.unlink() if content is None else path.write_text(content)
-    error = kerbs(capsys, *["gold-coarsewsd", "wsd", "--text", "text", "-o", "gold.tsv"], status=2)
+    error = kerbs(capsys, "gold-coarsewsd", "wsd", "--text", "text", "-o", "gold.tsv", status=2)
     assert f"{path}: expected" in error or "train.data.txt, line " in error
     assert not Path("text").exists()

@@ -43,9 +43,14 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(raw: Path, dest: Path, **flags: Any) -> None:
     tests = (str(raw / "test"), str(raw / "valid"))
     chosen: dict[str, Any] = {
-        "train": str(raw / "train"), "valid": str(raw / "valid"), "test": tests,
-        "source_lang": "de", "target_lang": "en", "merges": 300, "joined_dictionary": True,
-    }  # fmt: skip
+        "train": str(raw / "train"),
+        "valid": str(raw / "valid"),
+        "test": tests,
+        "source_lang": "de",
+        "target_lang": "en",
+        "merges": 300,
+        "joined_dictionary": True,
+    }
     prepare.prepare_parallel(dest, **chosen | flags)
 
 
@@ -282,13 +287,16 @@ def test_gold_senses_of_training_get_their_name_last(tmp_path: Path, monkeypatch
     assert (len(renamed), renamed[-1]) == (9, tmp_path / "train.senses.tsv")
 
 
-@pytest.mark.parametrize(("language", "raw", "words"), [
-    ("en", "Anna's dog didn't bark, Mr. Smith.", "Anna 's dog didn 't bark , Mr. Smith ."),
-    ("de", "Das ist z. B. der 3. Versuch.", "Das ist z. B. der 3. Versuch ."),
-    ("de", "Der Mann, der „Ja“ sagt.", "Der Mann , der „ Ja “ sagt ."),
-    ("fa", "می\u200cخواهم، بله؟", "می\u200cخواهم ، بله ؟"),
-    ("hi", "यह घर है। हाँ।", "यह घर है । हाँ ।"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("language", "raw", "words"),
+    [
+        ("en", "Anna's dog didn't bark, Mr. Smith.", "Anna 's dog didn 't bark , Mr. Smith ."),
+        ("de", "Das ist z. B. der 3. Versuch.", "Das ist z. B. der 3. Versuch ."),
+        ("de", "Der Mann, der „Ja“ sagt.", "Der Mann , der „ Ja “ sagt ."),
+        ("fa", "می\u200cخواهم، بله؟", "می\u200cخواهم ، بله ؟"),
+        ("hi", "यह घर है। हाँ।", "यह घर है । हाँ ।"),
+    ],
+)
 def test_tokens_and_round_trip(language: str, raw: str, words: str) -> None:
     assert tokenize(raw, language=language) == words
     assert detokenize(words, language=language) == raw

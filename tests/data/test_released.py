@@ -264,9 +264,13 @@ DIALOGUES = {
     "test": "How much ? __eou__ It’s £ 5 . __eou__\nDon ‘ t go ! __eou__ See you . __eou__\n",
 }
 DIALOGUE_COUNTS = {
-    "train dialogues": 25, "validation dialogues": 1, "test dialogues": 2,
-    "train": 25, "validation": 2, "test": 2,
-}  # fmt: skip
+    "train dialogues": 25,
+    "validation dialogues": 1,
+    "test dialogues": 2,
+    "train": 25,
+    "validation": 2,
+    "test": 2,
+}
 
 
 def test_dialog_archive_to_data(tmp_path: Path, monkeypatch: Patch, capsys: Capsys) -> None:
@@ -285,8 +289,10 @@ def test_dialog_archive_to_data(tmp_path: Path, monkeypatch: Patch, capsys: Caps
     assert "  2 training pairs removed that also occur" in printed
     raw = dest / "raw"
     assert list(zip(read_lines(raw / "train.context"), read_lines(raw / "train.en")))[:3] == [
-        ("Hello, Jim.", "I'm fine."), ("I'm fine.", "I've heard."), ("Hello, Jim.", "I'm fine."),
-    ]  # fmt: skip
+        ("Hello, Jim.", "I'm fine."),
+        ("I'm fine.", "I've heard."),
+        ("Hello, Jim.", "I'm fine."),
+    ]
     assert read_lines(raw / "test.context") == ["How much?", "Don't go!"]
     assert read_lines(raw / "test.en") == ["It's £5.", "See you."]
     for split, size in (("train", 23), ("valid", 2), ("test", 2)):
@@ -303,15 +309,19 @@ def test_dialog_archive_to_data(tmp_path: Path, monkeypatch: Patch, capsys: Caps
         assert raw_of(released.prepare_dailydialog, tmp_path / "d", folder) == written(raw)
 
 
-@pytest.mark.parametrize(("text", "natural"), [
-    ("I ’ m sure he ’ ll say it ’ s Tom ’ s .", "I'm sure he'll say it's Tom's."),
-    ("I ’ Ve been , you ' ve not , I'Ve too .", "I've been, you've not, I've too."),
-    ("I'm sure you don't .", "I'm sure you don't."), ("Say “ cheese ” !", 'Say "cheese"!'),
-    ("Let ‘ s go , don ′ t stay .", "Let's go, don't stay."),
-    ("At 6 o ’ clock , ma ’ am , Mr . O ’ Neil .", "At 6 o'clock, ma'am, Mr. O'Neil."),
-    ("It is three minutes ' walk .", "It is three minutes' walk."),
-    ("Is the shop ' Things ' open ?", "Is the shop 'Things' open?"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "natural"),
+    [
+        ("I ’ m sure he ’ ll say it ’ s Tom ’ s .", "I'm sure he'll say it's Tom's."),
+        ("I ’ Ve been , you ' ve not , I'Ve too .", "I've been, you've not, I've too."),
+        ("I'm sure you don't .", "I'm sure you don't."),
+        ("Say “ cheese ” !", 'Say "cheese"!'),
+        ("Let ‘ s go , don ′ t stay .", "Let's go, don't stay."),
+        ("At 6 o ’ clock , ma ’ am , Mr . O ’ Neil .", "At 6 o'clock, ma'am, Mr. O'Neil."),
+        ("It is three minutes ' walk .", "It is three minutes' walk."),
+        ("Is the shop ' Things ' open ?", "Is the shop 'Things' open?"),
+    ],
+)
 def test_natural_text(text: str, natural: str) -> None:
     assert released.natural_text(text) == natural
     assert released.natural_text(natural) == natural

@@ -21,8 +21,18 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_lines(folder / f"{split}.de", part)
         write_lines(folder / f"{split}.en", [line.upper() for line in part])
     flags = [f"--{split}pref={folder / split}" for split in splits]
-    output = run("fairseq-preprocess", "-s", "de", "-t", "en", *flags, "--destdir", folder / "bin",
-                 "--workers", "2")  # fmt: skip
+    output = run(
+        "fairseq-preprocess",
+        "-s",
+        "de",
+        "-t",
+        "en",
+        *flags,
+        "--destdir",
+        folder / "bin",
+        "--workers",
+        "2",
+    )
     assert f"test.en: {TEST_PAIRS} sents" in output
     return folder / "bin"
 

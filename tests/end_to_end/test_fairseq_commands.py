@@ -25,8 +25,18 @@ def test_train_and_validate(arch: str, trained: Train, data: Path) -> None:
     assert 1.0 < tiny.figure(r"train \| .* \| loss ([\d.]+)", model.output) < 20.0
     (events,) = (model.folder / "log" / "train").glob("events.out.tfevents.*")
     assert events.stat().st_size > 0
-    output = run("fairseq-validate", data, "--task", "translation", "--path", model.checkpoint,
-                 "--max-tokens", "100", "--cpu", *tiny.criterion(arch))  # fmt: skip
+    output = run(
+        "fairseq-validate",
+        data,
+        "--task",
+        "translation",
+        "--path",
+        model.checkpoint,
+        "--max-tokens",
+        "100",
+        "--cpu",
+        *tiny.criterion(arch),
+    )
     found, kept = (tiny.figure(r"valid.* \| nll_loss ([\d.]+)", o) for o in (output, model.output))
     assert found == pytest.approx(kept, abs=2e-3)
 
@@ -74,17 +84,44 @@ def test_hydra_train_and_eval_lm(tmp_path: Path) -> None:
         tiny.write_lines(tmp_path / split, lines)
     prefixes = [f"--{split}pref={tmp_path / split}" for split in splits]
     run("fairseq-preprocess", "--only-source", *prefixes, "--destdir", text)
-    sizes = {"layers": 1, "embed_dim": 16, "ffn_embed_dim": 32, "input_dim": 16, "output_dim": 16,
-            "attention_heads": 2}  # fmt: skip
+    sizes = {
+        "layers": 1,
+        "embed_dim": 16,
+        "ffn_embed_dim": 32,
+        "input_dim": 16,
+        "output_dim": 16,
+        "attention_heads": 2,
+    }
     overrides = [f"model.transformer_lm.decoder_{name}={value}" for name, value in sizes.items()]
-    trained = run("fairseq-hydra-train", *HYDRA, "task=language_modeling", f"task.data={text}",
-                  "task.tokens_per_sample=20", "task.sample_break_mode=none",
-                  "criterion=cross_entropy", "model=transformer_lm/transformer_lm_gpt",
-                  *overrides, f"checkpoint.save_dir={tmp_path}", cwd=tmp_path)  # fmt: skip
+    trained = run(
+        "fairseq-hydra-train",
+        *HYDRA,
+        "task=language_modeling",
+        f"task.data={text}",
+        "task.tokens_per_sample=20",
+        "task.sample_break_mode=none",
+        "criterion=cross_entropy",
+        "model=transformer_lm/transformer_lm_gpt",
+        *overrides,
+        f"checkpoint.save_dir={tmp_path}",
+        cwd=tmp_path,
+    )
     assert tiny.figure(r"num_updates (\d+)", trained) == 2
-    output = run("fairseq-eval-lm", text, "--path", tmp_path / "checkpoint_last.pt", "--cpu",
-                 "--tokens-per-sample", "20", "--sample-break-mode", "none",
-                 "--gen-subset", "valid", "--batch-size", "4")  # fmt: skip
+    output = run(
+        "fairseq-eval-lm",
+        text,
+        "--path",
+        tmp_path / "checkpoint_last.pt",
+        "--cpu",
+        "--tokens-per-sample",
+        "20",
+        "--sample-break-mode",
+        "none",
+        "--gen-subset",
+        "valid",
+        "--batch-size",
+        "4",
+    )
     perplexity = tiny.figure(r"valid.* \| ppl ([\d.]+)", trained)
     assert tiny.figure(r"Perplexity: ([\d.]+)", output) == pytest.approx(perplexity, abs=0.02)
 
@@ -137,8 +174,17 @@ def scores(output: str) -> dict[int, float]:
 def test_fairseqs_own_label_smoothing_trains_the_same_model(data: Path, tmp_path: Path) -> None:
     arch = "transformer_kerbs"
     train(data, tmp_path / "ours", arch, *tiny.FLAGS[arch], *STILL, *KERBS)
-    train(data, tmp_path, arch, *tiny.FLAGS[arch], *STILL,
-          "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1")  # fmt: skip
+    train(
+        data,
+        tmp_path,
+        arch,
+        *tiny.FLAGS[arch],
+        *STILL,
+        "--criterion",
+        "label_smoothed_cross_entropy",
+        "--label-smoothing",
+        "0.1",
+    )
     theirs = load(tmp_path / "checkpoint_last.pt")["model"]
     for key, value in load(tmp_path / "ours" / "checkpoint_last.pt")["model"].items():
         # contexts are sampled by our criterion alone; fairseq leaves the last uninitialized
@@ -165,9 +211,21 @@ def test_reference_scores_are_the_ensembles(trained: Train, data: Path, tmp_path
     assert len(found) == tiny.TEST_PAIRS
     tiny.write_lines(tmp_path / "test.de", tiny.sources()[-tiny.TEST_PAIRS :])
     tiny.write_lines(tmp_path / "test.en", [found[number] for number in range(tiny.TEST_PAIRS)])
-    run("fairseq-preprocess", "-s", "de", "-t", "en", "--testpref", tmp_path / "test",
-        "--destdir", tmp_path, "--srcdict", data / "dict.de.txt", "--tgtdict",
-        data / "dict.en.txt")  # fmt: skip
+    run(
+        "fairseq-preprocess",
+        "-s",
+        "de",
+        "-t",
+        "en",
+        "--testpref",
+        tmp_path / "test",
+        "--destdir",
+        tmp_path,
+        "--srcdict",
+        data / "dict.de.txt",
+        "--tgtdict",
+        data / "dict.en.txt",
+    )
     again = generate(tmp_path, paths, "--score-reference", *recursion)
     assert scores(again) == pytest.approx(scores(output), abs=2e-3)
 
@@ -187,12 +245,29 @@ def test_prefixes_and_sampling(trained: Train, data: Path) -> None:
 def test_mixtures_train_validate_and_translate(data: Path, tmp_path: Path) -> None:
     layers = {
         "transformer_kerbs": [*tiny.TRANSFORMER, "--output-layer", "mos"],
-        "lstm_kerbs": ["--hidden-size", "16", "--embed-dim", "16", "--output-layer", "mixture",
-                       "--mixture-kernels", "lin,log"],
-    }  # fmt: skip
+        "lstm_kerbs": [
+            "--hidden-size",
+            "16",
+            "--embed-dim",
+            "16",
+            "--output-layer",
+            "mixture",
+            "--mixture-kernels",
+            "lin,log",
+        ],
+    }
     for arch, count in (("transformer_kerbs", 3), ("lstm_kerbs", 2)):
-        log = train(data, tmp_path / arch, arch, *layers[arch], *KERBS, "--max-update", "4",
-                    "--mixture-regularization", "0.1")  # fmt: skip
+        log = train(
+            data,
+            tmp_path / arch,
+            arch,
+            *layers[arch],
+            *KERBS,
+            "--max-update",
+            "4",
+            "--mixture-regularization",
+            "0.1",
+        )
         losses = re.findall(r"train_inner.* nll_loss=([0-9.]+)", log)
         assert float(losses[-1]) < float(losses[0])
         weights = (rf"train_inner.* mixture_weight_{k}=([0-9.]+)" for k in range(count))
@@ -202,6 +277,16 @@ def test_mixtures_train_validate_and_translate(data: Path, tmp_path: Path) -> No
     found = scores(generate(data, paths, "--beam", "3"))
     assert len(found) == tiny.TEST_PAIRS
     assert all(math.isfinite(score) for score in found.values())
-    validated = run("fairseq-validate", data, *USER_DIR, "--path", paths[1], "--task",
-                    "translation", "--cpu", "--batch-size", "10")  # fmt: skip
+    validated = run(
+        "fairseq-validate",
+        data,
+        *USER_DIR,
+        "--path",
+        paths[1],
+        "--task",
+        "translation",
+        "--cpu",
+        "--batch-size",
+        "10",
+    )
     assert "mixture_weight_1" in validated

@@ -29,12 +29,20 @@ import fairseq_build  # noqa: E402
 from fairseq_edits import EDITS, VERSION, BuildError, Edit, _add_keyword, apply_edits  # noqa: E402
 
 
-@pytest.mark.parametrize(("before", "after"), [
-    ("load(f)", "load(f, k=0)"), ("load(f,)", "load(f, k=0)"),
-    ("load(g(1)(2), *a, x=(lambda s: (s))) + h(1)",
-     "load(g(1)(2), *a, x=(lambda s: (s)), k=0) + h(1)"),
-    ("load(\n    f,\n)", "load(\n    f, k=0\n)"), ("unload(f)", None), ("loads(f)", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("load(f)", "load(f, k=0)"),
+        ("load(f,)", "load(f, k=0)"),
+        (
+            "load(g(1)(2), *a, x=(lambda s: (s))) + h(1)",
+            "load(g(1)(2), *a, x=(lambda s: (s)), k=0) + h(1)",
+        ),
+        ("load(\n    f,\n)", "load(\n    f, k=0\n)"),
+        ("unload(f)", None),
+        ("loads(f)", None),
+    ],
+)
 def test_a_keyword_is_added(tmp_path: Path, before: str, after: str | None) -> None:
     (tmp_path / "a.py").write_text(before)
     apply_edits(tmp_path, [_add_keyword("*.py", int(after is not None), "load", "k=0")])

@@ -130,10 +130,29 @@ def test_a_refusal_of_fairseq_leaves_the_old_output(work: Path, tmp_path: Path) 
 
 TASK = ("--task", "language_modeling", "--tokens-per-sample", 12, "--cpu", "--num-workers", 0)
 TRAINING = (
-    *("--criterion", "kerbs_cross_entropy", "--optimizer", "adam", "--lr", 0.01),
-    *("--batch-size", 16, "--max-update", 30, "--reallocation-interval", 10, "--seed", 2),
-    *("--embed-dim", 16, "--hidden-size", 24, "--no-epoch-checkpoints", "--log-interval", 10),
-    *("--log-format", "simple"),
+    "--criterion",
+    "kerbs_cross_entropy",
+    "--optimizer",
+    "adam",
+    "--lr",
+    0.01,
+    "--batch-size",
+    16,
+    "--max-update",
+    30,
+    "--reallocation-interval",
+    10,
+    "--seed",
+    2,
+    "--embed-dim",
+    16,
+    "--hidden-size",
+    24,
+    "--no-epoch-checkpoints",
+    "--log-interval",
+    10,
+    "--log-format",
+    "simple",
 )
 
 

@@ -40,9 +40,18 @@ def test_quickstart_shows_what_matters_and_logs_all(tmp_path: Path) -> None:
     said = run_program("bash", "scripts/quickstart.sh", cwd=checkout, CDPATH=str(tmp_path))
     folder = checkout / "quickstart"
     assert [line for line in said.splitlines() if not line.startswith("[quickstart] ")] == [
-        *("[install]", "much of toy", "wrote text: 9 pairs", "171 updates: validation loss 4.8"),
-        *("200 updates: loss 5.6", "BLEU|nrefs:1 = 94.74", "bank: 2 senses", "  bank#1", ""),
-        *("word  n  gold", "all 26", ""),
+        "[install]",
+        "much of toy",
+        "wrote text: 9 pairs",
+        "171 updates: validation loss 4.8",
+        "200 updates: loss 5.6",
+        "BLEU|nrefs:1 = 94.74",
+        "bank: 2 senses",
+        "  bank#1",
+        "",
+        "word  n  gold",
+        "all 26",
+        "",
     ]
     assert str(folder / "steps.log") in said.splitlines()[0]
     assert said.count("[quickstart] ") == 8

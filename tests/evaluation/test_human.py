@@ -101,8 +101,11 @@ def test_scores_return_through_any_program(tmp_path_factory: Folders, data: st.D
     lines, names = data.draw(st.integers(1, 5)), ["a", "b", "c"][: data.draw(st.integers(1, 3))]
     systems = {n: [f"{data.draw(_text)} {n}{line}" for line in range(lines)] for n in names}
     sources = [f"{data.draw(_text)} {line}" for line in range(lines)]
-    scores = {shown(own[i]): str(data.draw(st.integers(0, 2))) for own in systems.values()
-              for i in range(lines)}  # fmt: skip
+    scores = {
+        shown(own[i]): str(data.draw(st.integers(0, 2)))
+        for own in systems.values()
+        for i in range(lines)
+    }
     key = make_key(sources, systems, items=lines, raters=3, seed=data.draw(st.integers(0, 9)))
     path.write_bytes(human.sheet_text(key, 2, data.draw(st.sampled_from(",;\t"))).encode())
     rows = parsed(path, next(d for d in ",;\t" if list(HEADER) in parsed(path, d)))
@@ -128,16 +131,21 @@ def _cell(column: int, text: str, row: int = 2) -> Spoil:
     return lambda rows: table(rows)[row].__setitem__(column, text)
 
 
-@pytest.mark.parametrize(("spoil", "message"), [
-    *((_cell(4, score), "row 13 .*item 1, answer C") for score in ("", "3")),
-    *((_cell(column, "[other]"), "row 13 ") for column in (2, 3)),
-    (_cell(3, "fine."), "row 13 "),
-    (lambda rows: table(rows)[2].append("a note"), "row 13 "),
-    (_cell(1, "B"), "row 13 .*item 1, answer B"), (_cell(0, ""), "row 13 .*item , answer C"),
-    (lambda rows: rows.append(rows[11]), "row 26 .*item 1, answer B"),
-    (lambda rows: rows.pop(), "item 5, answer C"),
-    (lambda rows: rows.pop(0), ""), (lambda rows: rows.pop(9), ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        *((_cell(4, score), "row 13 .*item 1, answer C") for score in ("", "3")),
+        *((_cell(column, "[other]"), "row 13 ") for column in (2, 3)),
+        (_cell(3, "fine."), "row 13 "),
+        (lambda rows: table(rows)[2].append("a note"), "row 13 "),
+        (_cell(1, "B"), "row 13 .*item 1, answer B"),
+        (_cell(0, ""), "row 13 .*item , answer C"),
+        (lambda rows: rows.append(rows[11]), "row 26 .*item 1, answer B"),
+        (lambda rows: rows.pop(), "item 5, answer C"),
+        (lambda rows: rows.pop(0), ""),
+        (lambda rows: rows.pop(9), ""),
+    ],
+)
 def test_spoilt_sheets_are_refused(tmp_path: Path, spoil: Spoil, message: str) -> None:
     key, path = write_sheet(tmp_path, "1")
     assert set(read_sheet(path, key).scores.values()) == {1}

@@ -28,8 +28,18 @@ from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 FAIRSEQ = Path(str(fairseq.__file__)).parent
 CARD, CPU = torch.device("cuda", 0), torch.device("cpu")
 
-WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "bincount",
-           "unique_consecutive", "equal", "repeat_interleave", "histc"}  # fmt: skip
+WAITING = {
+    "_local_scalar_dense",
+    "nonzero",
+    "masked_select",
+    "_unique2",
+    "unique_dim",
+    "bincount",
+    "unique_consecutive",
+    "equal",
+    "repeat_interleave",
+    "histc",
+}
 """Operators that return, or allocate by, a value: ``item``, ``bool``, ``int`` are the first."""
 
 MIXING = {"copy_", "index", "index_put", "index_put_", "_index_put_impl_", "_pack_padded_sequence"}
@@ -69,9 +79,13 @@ class CardTensor(Tensor):
     @staticmethod
     def __new__(cls, content: Tensor) -> Any:
         made: Any = Tensor._make_wrapper_subclass(
-            cls, content.shape, strides=content.stride(), storage_offset=content.storage_offset(),
-            dtype=content.dtype, device=CPU,
-        )  # fmt: skip
+            cls,
+            content.shape,
+            strides=content.stride(),
+            storage_offset=content.storage_offset(),
+            dtype=content.dtype,
+            device=CPU,
+        )
         made.content = content
         return made
 
@@ -220,12 +234,21 @@ class Card(TorchFunctionMode):
 def insert(path: str) -> None:
     """Put the card into this process, and write the waits of each update to a line of a file."""
     answers: dict[str, Any] = {
-        "is_available": True, "current_device": 0, "device_count": 1, "max_memory_allocated": 0,
+        "is_available": True,
+        "current_device": 0,
+        "device_count": 1,
+        "max_memory_allocated": 0,
         "get_device_properties": SimpleNamespace(total_memory=80 << 30, name="", major=9, minor=0),
         "get_device_capability": (9, 0),
-    }  # fmt: skip
-    functions = ("set_device", "get_rng_state", "set_rng_state", "manual_seed", "empty_cache",
-                 "reset_peak_memory_stats")  # fmt: skip
+    }
+    functions = (
+        "set_device",
+        "get_rng_state",
+        "set_rng_state",
+        "manual_seed",
+        "empty_cache",
+        "reset_peak_memory_stats",
+    )
     for name, answer in {**dict.fromkeys(functions), **answers}.items():
         setattr(torch.cuda, name, lambda *_, answer=answer, **__: answer)
     Card().__enter__()

@@ -31,8 +31,13 @@ USER_DIR = ("--user-dir", ROOT / "fairseq_kerbs")
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
 # the second line for the first optimizer, and for its flag
 IMPORTED = (
-    *("fairseq.trainer", "fairseq.model_parallel", "sacrebleu", "sacremoses", "scipy.sparse"),
-    *("torch._dynamo", "torch.utils.tensorboard"),
+    "fairseq.trainer",
+    "fairseq.model_parallel",
+    "sacrebleu",
+    "sacremoses",
+    "scipy.sparse",
+    "torch._dynamo",
+    "torch.utils.tensorboard",
 )
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 

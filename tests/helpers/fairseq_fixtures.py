@@ -21,9 +21,13 @@ LANGUAGE_MODELS |= {"fairseq_lstm_lm": models.FairseqLstmLanguageModel}
 ALL_MODELS = MODELS | {"fairseq_lstm": models.FairseqLstmModel} | LANGUAGE_MODELS
 RECURRENT: dict[str, Any] = {"hidden_size": 12, "embed_dim": 10, "dropout": 0.0}
 FAIRSEQ_LSTM: dict[str, Any] = {
-    "encoder_embed_dim": 10, "decoder_embed_dim": 12, "decoder_out_embed_dim": 12,
-    "encoder_hidden_size": 8, "decoder_hidden_size": 14, "dropout": 0.0,
-}  # fmt: skip
+    "encoder_embed_dim": 10,
+    "decoder_embed_dim": 12,
+    "decoder_out_embed_dim": 12,
+    "encoder_hidden_size": 8,
+    "decoder_hidden_size": 14,
+    "dropout": 0.0,
+}
 
 
 def _transformer(*sides: str) -> dict[str, Any]:
@@ -61,9 +65,14 @@ class MemoryTask(SimpleNamespace):
         optimizer.step()
 
     def train_step(
-        self, sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int,
+        self,
+        sample: Any,
+        model: Any,
+        criterion: Any,
+        optimizer: Any,
+        update_num: int,
         ignore_grad: bool = False,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         loss, size, log = criterion(model, sample)
         optimizer.backward(loss * 0 if ignore_grad else loss)
         return loss, size, log

@@ -142,9 +142,15 @@ class Problem(NamedTuple):
 
 
 def make_problem(
-    tokens: int = 23, vocab_size: int = 11, total_senses: int = 29, dim: int = 7, *,
-    seed: int = 0, theta_scale: float = 1.0, dtype: torch.dtype = torch.float64,
-) -> Problem:  # fmt: skip
+    tokens: int = 23,
+    vocab_size: int = 11,
+    total_senses: int = 29,
+    dim: int = 7,
+    *,
+    seed: int = 0,
+    theta_scale: float = 1.0,
+    dtype: torch.dtype = torch.float64,
+) -> Problem:
     """Random inputs whose every word owns 1 … 4 senses, in shuffled order; some θ exactly 0."""
     g = torch.Generator().manual_seed(seed)
     slots = [(word, extra) for word in range(vocab_size) for extra in range(3)]

@@ -36,9 +36,12 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
 
 
 def expect(
-    monkeypatch: pytest.MonkeyPatch, name: str, files: Mapping[str, bytes],
-    counts: Mapping[str, int], *urls: str,
-) -> None:  # fmt: skip
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    files: Mapping[str, bytes],
+    counts: Mapping[str, int],
+    *urls: str,
+) -> None:
     """Let a corpus expect files, at addresses that end in their names."""
     archives: dict[str, list[str]] = {}
     for file, content in files.items():

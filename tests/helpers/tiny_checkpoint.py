@@ -17,9 +17,24 @@ from fairseq_kerbs.utils.files import read_lines
 LANGUAGES, SIZES = ("de", "en"), {"train": 40, "valid": 6, "test": 6}
 ARCHITECTURE = ["--arch", "lstm_kerbs", "--hidden-size", "6", "--embed-dim", "4"]
 FLAGS = [
-    *("--task", "translation", "--criterion", "kerbs_cross_entropy"),
-    *("--optimizer", "adam", "--lr", "0.01", "--max-tokens", "400", "--max-update", "2", "--cpu"),
-    *("--num-workers", "0", "--disable-validation", "--log-format", "none"),
+    "--task",
+    "translation",
+    "--criterion",
+    "kerbs_cross_entropy",
+    "--optimizer",
+    "adam",
+    "--lr",
+    "0.01",
+    "--max-tokens",
+    "400",
+    "--max-update",
+    "2",
+    "--cpu",
+    "--num-workers",
+    "0",
+    "--disable-validation",
+    "--log-format",
+    "none",
 ]
 
 

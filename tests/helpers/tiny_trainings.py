@@ -25,8 +25,23 @@ FLAGS = {
     "transformer_kerbs": [*TRANSFORMER, "--reallocation-interval", "2"],
     "lstm_kerbs": ["--hidden-size", "16", "--embed-dim", "16", "--reallocation-interval", "2"],
 }
-COMMON = ["--optimizer", "adam", "--lr", "0.01", "--max-tokens", "100", "--cpu", "--seed", "3",
-          "--num-workers", "0", "--log-format", "simple", "--log-interval", "1"]  # fmt: skip
+COMMON = [
+    "--optimizer",
+    "adam",
+    "--lr",
+    "0.01",
+    "--max-tokens",
+    "100",
+    "--cpu",
+    "--seed",
+    "3",
+    "--num-workers",
+    "0",
+    "--log-format",
+    "simple",
+    "--log-interval",
+    "1",
+]
 DECODING = ["--batch-size", "7", "--max-len-b", "12", "--cpu"]
 
 

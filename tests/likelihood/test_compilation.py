@@ -209,9 +209,11 @@ def recorded(model: Model) -> Tensor:
 
 
 COMPILED = [
-    ("softmax", "sum", 0.1, "aot_eager"), ("kerbs", "none", 0.1, "aot_eager"),
-    ("kerbs", "mean", 0.0, "inductor"), ("mos", "mean", 0.0, "aot_eager"),
-]  # fmt: skip
+    ("softmax", "sum", 0.1, "aot_eager"),
+    ("kerbs", "none", 0.1, "aot_eager"),
+    ("kerbs", "mean", 0.0, "inductor"),
+    ("mos", "mean", 0.0, "aot_eager"),
+]
 
 
 @pytest.mark.parametrize(

@@ -334,12 +334,15 @@ def test_bahdanau_is_the_default_of_encoder_decoders_and_others_have_no_such_fla
     assert having < found.keys()
 
 
-@pytest.mark.parametrize(("arch", "value", "sentence"), [
-    ("lstm_kerbs", "bahdanu", "argument --attention: invalid choice: 'bahdanu'"),
-    ("gru_lm_kerbs", "luong", "unrecognized arguments: --attention luong"),
-    ("bilstm_lm_kerbs_small", "luong", "unrecognized arguments: --attention luong"),
-    ("fairseq_lstm_kerbs", "luong", "unrecognized arguments: --attention luong"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arch", "value", "sentence"),
+    [
+        ("lstm_kerbs", "bahdanu", "argument --attention: invalid choice: 'bahdanu'"),
+        ("gru_lm_kerbs", "luong", "unrecognized arguments: --attention luong"),
+        ("bilstm_lm_kerbs_small", "luong", "unrecognized arguments: --attention luong"),
+        ("fairseq_lstm_kerbs", "luong", "unrecognized arguments: --attention luong"),
+    ],
+)
 def test_a_wrong_attention_and_one_that_is_not_read_are_refused(
     arch: str, value: str, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

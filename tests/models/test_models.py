@@ -40,7 +40,8 @@ SETTINGS: list[tuple[str, Flags]] = [
     ("transformer", {"kernel": "kerbs_released", "total_senses": 2.0, "composition_passes": -1}),
     ("transformer", {"sense_bias": True, "composition_passes": -1}),
     ("transformer", {"input_embedding": "separate", "decoder_output_dim": 20}),
-    *(("lstm", {}), ("transformer", {"output_layer": "mos"})),
+    ("lstm", {}),
+    ("transformer", {"output_layer": "mos"}),
     ("lstm", {"output_layer": "mixture", "mixture_kernels": "lin, log"}),
     *(("gru", flags) for flags in ({}, {"kernel": "lin"})),
     *(("lstm_luong", flags) for flags in ({}, {"sense_bias": True}, {"output_layer": "softmax"})),
@@ -244,16 +245,27 @@ def test_a_wrong_flag_ends_with_one_sentence(name: str, flags: Flags, named: str
     assert "\n" not in str(ending.value)
 
 
-@pytest.mark.parametrize(("saved", "flags", "named"), [
-    ({}, {"total_senses": 2.0}, "--total-senses"), ({}, {"kernel": "lin"}, "--kernel"),
-    ({}, {"output_layer": "softmax"}, "--output-layer"), ({}, {"max_senses": 3}, "--max-senses"),
-    ({"output_layer": "mos"}, {}, "--output-layer"),
-    ({"output_layer": "softmax"}, {"output_layer": "mos"}, "--output-layer"),
-    ({"output_layer": "mos", "mixture_components": 2},
-     {"output_layer": "mixture", "mixture_kernels": "lin,kerbs"}, "--mixture-kernels"),
-    ({"output_layer": "mos", "mixture_components": 2},
-     {"output_layer": "mixture", "mixture_kernels": "lin,lin"}, "has bias, mixing.weight"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("saved", "flags", "named"),
+    [
+        ({}, {"total_senses": 2.0}, "--total-senses"),
+        ({}, {"kernel": "lin"}, "--kernel"),
+        ({}, {"output_layer": "softmax"}, "--output-layer"),
+        ({}, {"max_senses": 3}, "--max-senses"),
+        ({"output_layer": "mos"}, {}, "--output-layer"),
+        ({"output_layer": "softmax"}, {"output_layer": "mos"}, "--output-layer"),
+        (
+            {"output_layer": "mos", "mixture_components": 2},
+            {"output_layer": "mixture", "mixture_kernels": "lin,kerbs"},
+            "--mixture-kernels",
+        ),
+        (
+            {"output_layer": "mos", "mixture_components": 2},
+            {"output_layer": "mixture", "mixture_kernels": "lin,lin"},
+            "has bias, mixing.weight",
+        ),
+    ],
+)
 def test_a_checkpoint_of_another_model_is_refused(saved: Flags, flags: Flags, named: str) -> None:
     for name in ("transformer", "gru_lm"):
         with pytest.raises(SystemExit, match=named):
@@ -439,12 +451,15 @@ def test_attention_of_hypotheses_is_that_of_the_last_pass(passes: int) -> None:
             torch.testing.assert_close(hypothesis["attention"], expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("sentence", "expected"), [
-    ("`max_senses` is 0.", "--max-senses is 0."),
-    ("`decay` and `policy` differ.", "--sense-decay and --reallocation differ."),
-    ("`power` of `kernel` is 0.", "--kernel-power of --kernel is 0."),
-    ("--total-senses is 0, `h` has no rows.", "--total-senses is 0, `h` has no rows."),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sentence", "expected"),
+    [
+        ("`max_senses` is 0.", "--max-senses is 0."),
+        ("`decay` and `policy` differ.", "--sense-decay and --reallocation differ."),
+        ("`power` of `kernel` is 0.", "--kernel-power of --kernel is 0."),
+        ("--total-senses is 0, `h` has no rows.", "--total-senses is 0, `h` has no rows."),
+    ],
+)
 def test_parameters_become_flags_at_the_boundary(sentence: str, expected: str) -> None:
     with pytest.raises(UserError) as ended, user_errors():
         raise ValueError(sentence)

@@ -286,10 +286,12 @@ def by_hand(
     spread = max(np.sqrt((((others - mean) @ inverse @ (c - mean)) ** 2).mean()) for c in centers)
     flat, share = gap / max(gap, ahead, spread / 2), np.bincount(labels) / len(points)
     rows = np.stack([flat * inverse @ (c - mean) for c in centers])
-    bias = np.array([
-        flat * (0.5 * (mean @ inverse @ mean - c @ inverse @ c) + np.log(p))
-        for c, p in zip(centers, share, strict=True)
-    ])  # fmt: skip
+    bias = np.array(
+        [
+            flat * (0.5 * (mean @ inverse @ mean - c @ inverse @ c) + np.log(p))
+            for c, p in zip(centers, share, strict=True)
+        ]
+    )
     return rows, bias - np.log(np.exp(points @ rows.T + bias).sum(1)).mean()
 
 
@@ -299,9 +301,11 @@ def second_moments(contexts: Tensor) -> Tensor:
 
 
 @given(
-    st.integers(0, 50), st.integers(1, 4), st.sampled_from([0.3, 1.0, 4.0, 1e9]),
+    st.integers(0, 50),
+    st.integers(1, 4),
+    st.sampled_from([0.3, 1.0, 4.0, 1e9]),
     st.sampled_from([0.1, 1.0, 50.0]),
-)  # fmt: skip
+)
 @settings(deadline=None, max_examples=27)
 def test_a_placement_is_the_formula(seed: int, senses: int, gap: float, scale: float) -> None:
     points, others = blobs(seed), scale * blobs(seed + 1)

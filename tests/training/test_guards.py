@@ -130,13 +130,16 @@ RBF = "--kernel rbf --kernel-gamma"
 MOS = "--output-layer mos --mixture-tanh-scale"
 
 
-@pytest.mark.parametrize(("first", "then", "trained"), [
-    ("--reallocation paper", "--kernel kerbs_released", "kernel kerbs"),
-    (f"{MIXTURE} lin,rbf", f"{MIXTURE} lin,lin", "mixture-kernels lin,rbf"),
-    (f"{RBF} 0.5", f"{RBF} 0.25", "kernel-gamma 0.5"),
-    (f"{MOS} 4", f"{MOS} 2", "mixture-tanh-scale 4.0"),
-    (f"{MOS} 4", "--output-layer mos", "mixture-tanh-scale 4.0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("first", "then", "trained"),
+    [
+        ("--reallocation paper", "--kernel kerbs_released", "kernel kerbs"),
+        (f"{MIXTURE} lin,rbf", f"{MIXTURE} lin,lin", "mixture-kernels lin,rbf"),
+        (f"{RBF} 0.5", f"{RBF} 0.25", "kernel-gamma 0.5"),
+        (f"{MOS} 4", f"{MOS} 2", "mixture-tanh-scale 4.0"),
+        (f"{MOS} 4", "--output-layer mos", "mixture-tanh-scale 4.0"),
+    ],
+)
 def test_scores_of_another_kind_are_refused(
     first: str, then: str, trained: str, tiny_work: Path, tmp_path: Path
 ) -> None:

@@ -219,12 +219,15 @@ def test_nothing_is_placed_where_every_word_has_one_sense() -> None:
         assert parts[1].decoder.output.sample is None
 
 
-@pytest.mark.parametrize(("flags", "moments"), [
-    ({"reallocation": "clusters", "max_update": 1000}, {200}),
-    ({"reallocation": "clusters"}, {2}),  # after the first interval
-    ({"reallocation": "clusters", "reallocation_at": [7.0, 0.5], "max_update": 40}, {7, 20}),
-    ({"reallocation": "paper", "max_update": 1000}, set()),  # every interval
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("flags", "moments"),
+    [
+        ({"reallocation": "clusters", "max_update": 1000}, {200}),
+        ({"reallocation": "clusters"}, {2}),  # after the first interval
+        ({"reallocation": "clusters", "reallocation_at": [7.0, 0.5], "max_update": 40}, {7, 20}),
+        ({"reallocation": "paper", "max_update": 1000}, set()),  # every interval
+    ],
+)
 def test_when_senses_move(flags: dict[str, Any], moments: set[int]) -> None:
     assert training(**flags)[0]._kerbs_updates.schedule.at == moments
 

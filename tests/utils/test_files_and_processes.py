@@ -164,9 +164,13 @@ def test_a_program_ends_with_us(how: signal.Signals) -> None:
         f"run_program(['/bin/sh', '-c', {child + '; sleep 300; wait'!r}])"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True, start_new_session=True,
-    ) as parent:  # fmt: skip
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        text=True,
+        start_new_session=True,
+    ) as parent:
         assert parent.stdout is not None
         started = int(parent.stdout.readline())
         assert _alive(started)
