@@ -26,8 +26,8 @@ compatibility:  ## the plugin beside an untouched fairseq, on older Pythons and 
 bench:  ## figures of the likelihood on this machine; alone on it
 	$(PYTHON) scripts/benchmark.py likelihood --quick
 
-figures:  ## results/figures, from the logs in results
-	$(PYTHON) results/figures/figures.py
+figures:  ## results/figures, from the raw files in results
+	$(PYTHON) scripts/figures.py
 
 release:  ## an sdist and a pure wheel in dist/; nothing is uploaded
 	$(PYTHON) -m build

@@ -1,6 +1,5 @@
 """Section 4.1.2: σ of a Gaussian and θ of the kernel, with outliers."""
 
-import gzip
 import json
 import math
 import re
@@ -16,6 +15,7 @@ from torch.distributions import Normal
 
 from fairseq_kerbs.kernels import KerbsKernel, apply_kernel, kerbs_gain
 from scripts import simulate_outliers as simulation
+from scripts.figures import read
 from scripts.simulate_outliers import (
     SHARES,
     WIDTHS,
@@ -199,7 +199,7 @@ def test_the_command_prints_a_table_and_writes_a_file(tmp_path: Path, capsys: Ca
         r"^ *origin +0\.20 +inf +1\.2 +0\.1291 ", capsys.readouterr().out, re.MULTILINE
     )
     written = json.loads(file.read_text())
-    recorded = json.loads(gzip.decompress((LEMMAS / "outliers.json.gz").read_bytes()))
+    recorded = json.loads(read("lemmas/outliers.json"))
     assert list(written["rows"][0]) == list(recorded["rows"][0])
     cases = 1 + len(PLACES) * (len(SHARES) - 1)
     assert len(written["rows"]) == cases * 2 * len(WIDTHS)
@@ -209,7 +209,7 @@ def test_the_command_prints_a_table_and_writes_a_file(tmp_path: Path, capsys: Ca
 
 
 def test_the_recorded_values_come_out_again() -> None:
-    recorded = json.loads(gzip.decompress((LEMMAS / "outliers.json.gz").read_bytes()))
+    recorded = json.loads(read("lemmas/outliers.json"))
     rows = [row for row in recorded["rows"] if (row["seed"], row["dim"]) == (0, 16)]
     for share, place in ((0.0, "none"), (0.05, "center"), (0.2, "origin")):
         found = simulation.fit(16, Outliers(share, place), recorded["settings"]["contexts"], 0)
@@ -221,7 +221,7 @@ def test_the_recorded_values_come_out_again() -> None:
 
 def test_the_page_shows_the_recorded_values() -> None:
     """Rows of the page's table: place, α, d, then σ and θ of the narrow and the wide words."""
-    rows = json.loads(gzip.decompress((LEMMAS / "outliers.json.gz").read_bytes()))["rows"]
+    rows = json.loads(read("lemmas/outliers.json"))["rows"]
     page = (LEMMAS / "README.md").read_text(encoding="utf-8")
     pattern = r"^\| (none|center|origin) \| (\S+) \| (\S+) \| (.*) \|$"
     table = re.findall(pattern, page, re.MULTILINE)

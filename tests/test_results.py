@@ -1,17 +1,15 @@
 """Files of results/ belong to pages, and figures show them; Lemmas 4.1 and 4.2 on small scale."""
 
-import csv
-import gzip
 import json
 import re
-import runpy
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 import torch
 
+from scripts import figures
 from scripts import simulate_lemmas as lemmas
+from scripts.figures import raw_files, read
 from scripts.simulate_lemmas import Training, learn_senses, learn_theta
 from tests.helpers.cli import Capsys
 
@@ -29,33 +27,40 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in headings}
 
 
-def test_the_manifest_covers_every_file_and_nothing_else() -> None:
-    rows = list(csv.DictReader((RESULTS / "MANIFEST.tsv").open(), delimiter="\t"))
-    pages = ("README.md", "MANIFEST.tsv")
-    paths = (path for path in RESULTS.rglob("*") if path.is_file() and path.name not in pages)
-    files = {str(path.relative_to(RESULTS)) for path in paths}
-    for row in rows:
-        assert any(fnmatchcase(file, row["files"]) for file in files), row["files"]
-        assert (RESULTS / row["page"]).is_file(), row["page"]
-    patterns = [row["files"] for row in rows]
-    assert not [file for file in files if not any(fnmatchcase(file, p) for p in patterns)]
+def test_a_page_has_figures_tables_and_one_archive_of_raw_files() -> None:
+    for folder in filter(Path.is_dir, RESULTS.iterdir()):
+        kinds = {path.suffix for path in folder.rglob("*") if path.is_file()}
+        if folder == FIGURES:
+            assert kinds == {".svg", ".json"}
+            continue
+        assert any(folder.glob("*.md"))
+        assert kinds <= {".md", ".svg", ".png", ".csv", ".txt", ".xz"}, folder
+        assert [path.name for path in folder.rglob("*.xz")] in ([], ["raw.tar.xz"])
+        if ".xz" in kinds:
+            listing = raw_files(folder.name)["LISTING.txt"].splitlines()
+            names = {line.split(maxsplit=1)[1] for line in listing}
+            assert names == raw_files(folder.name).keys() - {"LISTING.txt"}
 
 
 def test_results_stay_small() -> None:
-    assert sum(path.stat().st_size for path in RESULTS.rglob("*") if path.is_file()) < 6_000_000
+    assert sum(path.stat().st_size for path in RESULTS.rglob("*") if path.is_file()) < 5_000_000
     assert len((RESULTS / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_to_files_and_headings(page: Path) -> None:
     text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+    for target, member in re.findall(r"\]\(([^)\s]+)(?: \"([^\"]+)\")?\)", text):
         if "://" in target:
             continue
         name, _, anchor = target.partition("#")
         file = (page.parent / name).resolve() if name else page
         assert file.exists(), target
         assert not anchor or anchor in anchors(file), target
+        if file.name == "raw.tar.xz":  # the title of the link is a file or folder in the archive
+            names = raw_files(file.parent.name)
+            assert any(n == member or n.startswith(member.rstrip("/") + "/") for n in names), member
+            assert member
 
 
 def test_contributing_names_what_there_is() -> None:
@@ -71,31 +76,26 @@ def test_contributing_names_what_there_is() -> None:
         assert re.search(rf"^(class )?{name}\b", code, re.MULTILINE), name
 
 
-def raw(path: str) -> str:
-    file = RESULTS / path
-    return file.read_text() if file.exists() else gzip.open(f"{file}.gz", "rt").read()
-
-
 def test_figures_are_small_and_drawn_from_what_lies_here_now(tmp_path: Path) -> None:
-    runpy.run_path(str(FIGURES / "figures.py"))["main"]([str(tmp_path)])
+    figures.main([str(tmp_path)])
     drawn = json.loads((FIGURES / "values.json").read_text())
     assert json.loads((tmp_path / "values.json").read_text()) == drawn
     names = {"training.svg", "price.svg", "lemma41.svg", "outliers.svg", "values.json"}
     assert {file.name for file in tmp_path.iterdir()} == names
-    assert {file.name for file in FIGURES.iterdir()} == {*names, "figures.py"}
+    assert {file.name for file in FIGURES.iterdir()} == names
     assert all(file.stat().st_size < 150_000 for file in FIGURES.iterdir())
     page = (RESULTS / "README.md").read_text() + (RESULTS / "clusters/README.md").read_text()
     for shown in drawn["training"].values():
         assert f"{shown['loss'][-1]:.3f} ± " in page
         assert f"{shown['bleu']:.2f} ± {shown['deviation']:.2f}" in page
-    for row in (RESULTS / "clusters/price.tsv").read_text().splitlines()[1:]:
+    for row in read("clusters/price.tsv").splitlines()[1:]:
         name, time, file = row.split("\t")
         shown, line = drawn["price"][name], f"{drawn['price'][name]['v']:.3f} ["
         assert shown["time"] == float(time)
-        assert line in raw(f"clusters/{file}")
+        assert line in read(f"clusters/{file}")
         assert line in page.replace("**", "")
         assert f"| {time} |" in page
-    lemma = (RESULTS / "lemmas/lemmas.txt").read_text().splitlines()
+    lemma = read("lemmas/lemmas.txt").splitlines()
     for policy, shown in drawn["lemma41"].items():
         row = next(line for line in lemma if line.split()[:1] == [policy])
         assert [float(x) for x in row.split()[2:6]] == pytest.approx(shown["senses"], abs=0.005)
@@ -137,7 +137,7 @@ def test_the_script_prints_tables_and_writes_a_file(tmp_path: Path, capsys: Caps
     lemmas.main(["--steps", "3", "--seeds", "0", "-o", str(tmp_path / "r.json")])
     assert "paper     split" in capsys.readouterr().out
     rows = json.loads((tmp_path / "r.json").read_text())["rows"]
-    recorded = [row for row in json.loads(raw("lemmas/lemmas.json"))["rows"] if row["seed"] == 0]
+    recorded = [row for row in json.loads(read("lemmas/lemmas.json"))["rows"] if row["seed"] == 0]
     assert [list(row) for row in rows] == [list(row) for row in recorded]
     assert rows[0]["loss"] == pytest.approx(learn_senses("none", "keep", Training(steps=3))["loss"])
     assert (rows[-1]["lemma"], rows[-1]["width"]) == ("4.2", 1.4)
