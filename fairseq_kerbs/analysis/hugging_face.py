@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import Embedding
+from torch.nn.utils.rnn import pad_sequence
 
 from fairseq_kerbs.utils.errors import UserError, reason_of
 from fairseq_kerbs.utils.files import iter_lines
@@ -328,12 +329,9 @@ def _batches(tokens: dict[int, list[int]]) -> list[list[int]]:
 
 def _padded(lines: Sequence[Sequence[int]], config: Any) -> tuple[Tensor, Tensor]:
     """Tokens and mask of real tokens, [B, L] each."""
-    length = max(map(len, lines))
     # RoBERTa gives padding a position of its own
     padding = max(0, getattr(config, "pad_token_id", None) or 0)
-    input_ids = torch.full((len(lines), length), padding)
-    mask = torch.zeros_like(input_ids)
-    for row, ids in enumerate(lines):
-        input_ids[row, : len(ids)] = torch.tensor(ids)
-        mask[row, : len(ids)] = 1
+    tokens = [torch.tensor(ids) for ids in lines]
+    input_ids = pad_sequence(tokens, batch_first=True, padding_value=padding)
+    mask = pad_sequence([torch.ones_like(ids) for ids in tokens], batch_first=True)
     return input_ids, mask
