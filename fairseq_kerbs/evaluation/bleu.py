@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sacrebleu.metrics.base import Metric
-from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
@@ -33,6 +33,7 @@ class CorpusScore:
     details: str  # sacreBLEU's text, with an order other than 4, which its signature omits
     signature: str  # sacreBLEU's signature
     sentences: int  # number of sentences
+    length_ratio: float | None  # tokens of the hypotheses ÷ those of the reference, if BLEU
 
 
 def bleu_metric(
@@ -74,7 +75,9 @@ def corpus_scores(
         score = metric.corpus_score(list(hypotheses), [list(r) for r in references])
         signature = str(metric.get_signature())
         details = score.format(width=2, signature=signature).removeprefix(score.name)
-        scores.append(CorpusScore(score.score, name + details, signature, len(hypotheses)))
+        length_ratio = score.ratio if isinstance(score, BLEUScore) else None
+        text = name + details
+        scores.append(CorpusScore(score.score, text, signature, len(hypotheses), length_ratio))
     return scores
 
 

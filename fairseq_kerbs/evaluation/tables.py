@@ -7,18 +7,22 @@ Paths of outputs are relative to the folder of ``--work``, where Snakemake runs.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
 import re
 import shlex
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch, fnmatchcase
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fairseq_kerbs import configurations
 from fairseq_kerbs.configurations import CONFIGS, Flags, flag_arguments
@@ -135,6 +139,7 @@ def load_table(name: str) -> dict[str, Any]:
     except jsonschema.ValidationError as error:
         raise UserError(f"{path}: {error.json_path}: {error.message}") from None
     rows = [*table.get("flags", ()), *filter(None, [table.get("baseline")])]
+    rows += table.get("controls", ())
     for column in table["columns"].values():
         rows += column.get("paper", ())
         for scale in (column[name] for name in ("full", "small") if name in column):
@@ -144,7 +149,7 @@ def load_table(name: str) -> dict[str, Any]:
     for row in rows:
         if not any(fnmatchcase(name, row) for name in table["rows"]):
             raise UserError(f"{path}: {row!r} is none of the rows {', '.join(table['rows'])}")
-    defaults = {"kind": "figures", "baseline": "", "source": "Own table"}
+    defaults = {"kind": "figures", "baseline": "", "source": "Own table", "controls": []}
     return {**defaults, **table, "file": path, "name": path.stem}
 
 
@@ -281,7 +286,7 @@ def _figures(run: Run) -> dict[str, Any]:
     attempts = [now for now, later in zip(walls, [*walls[1:], 0]) if later < now]
     parameters = re.search(r"num\. shared model params: ([\d,]+)", log)
     loss = min(map(float, _VALID.findall(log)), default=None)
-    value, signature = loss, None
+    value, signature, length_ratio = loss, None, None
     if run.metric == "mixture_variance":
         # of the checkpoint that the other figures are about; none if the model is no mixture
         found = [(float(nll), float(variance)) for nll, variance in _VARIANCE.findall(log)]
@@ -294,6 +299,7 @@ def _figures(run: Run) -> dict[str, Any]:
         check_parallel({run.output: texts, f"{run.prepared}/reference": reference})
         (score,) = corpus_scores(texts, [reference], bleu)
         value, signature = score.score, f"{score.signature}|order:{_ORDERS[run.metric]}"
+        length_ratio = score.length_ratio
     if value is None:
         raise UserError(f"{run.output} has no figure; see the logs beside it")
     return {name: getattr(run, name) for name in ("column", "row", "seed")} | {
@@ -303,13 +309,37 @@ def _figures(run: Run) -> dict[str, Any]:
         "valid_loss": loss,
         "parameters": int(parameters[1].replace(",", "")) if parameters else None,
         "minutes": sum(attempts) / 60,
+        "processor_minutes": _processor_minutes(Path(run.folder, "processor_time.txt")),
+        "length_ratio": length_ratio,
         "run": run.folder,
     }
+
+
+def _processor_minutes(path: Path) -> float | None:
+    """Processor time of a training, or None if a part of it was not measured.
+
+    ``scripts/Snakefile`` writes a line at the start of every attempt, and the user and system time
+    in seconds at its end. An attempt that was killed has no second line.
+    """
+    if not path.is_file():
+        return None
+    lines = read_lines(path)
+    ended = [line for line in lines if line != "started"]
+    if not ended or len(ended) != lines.count("started"):
+        return None
+    return sum(float(seconds) for line in ended for seconds in line.split()) / 60
 
 
 def has_ratings(table: Mapping[str, Any]) -> bool:
     """Whether a table has a column of people's scores."""
     return any(column["metric"] == "human" for column in table["columns"].values())
+
+
+def rated_rows(table: Mapping[str, Any]) -> list[str]:
+    """Rows whose answers people judged in the paper."""
+    columns = table["columns"].values()
+    judged = [row for c in columns if c["metric"] == "human" for row in c.get("paper", ())]
+    return list(dict.fromkeys(judged))
 
 
 def check_ratings(path: Path, tables: Sequence[Mapping[str, Any]]) -> None:
@@ -405,17 +435,40 @@ def _section(table: Any, column: Any, scale: Any, figures: Any) -> list[str]:
         cells["best valid nll (bits)"] = mean_and_deviation("valid_loss", ".3f")
         cells["parameters"] = groups["parameters"].first().map("{:,.0f}".format)
         cells["training min"] = groups["minutes"].mean().map("{:.1f}".format)
+        if base:
+            cells["time ÷ " + rows[base]] = _time_ratios(figures, base)
         notes.append(_data_and_seeds(scale))
+    if metric == "bleu1":
+        cells["length ÷ reference"] = mean_and_deviation("length_ratio", ".2f")
     frame = DataFrame(cells).reindex(rows)
     frame = frame[frame.index.isin([*figures["row"], *paper.index])].fillna("")
+    controls = frame.index.isin(table["controls"])
     notes += [f"Signature `{text}`." for text in figures["signature"].dropna().unique()]
     if figures["p"].notna().any():
         notes.append(
             f"p: paired bootstrap of sacreBLEU, {SAMPLES} samples, two-sided, against {rows[base]} "
             "of the same seed, in the order of the seeds."
         )
-    markdown = frame.to_markdown(index=False, disable_numparse=True)
-    return [markdown, "", *(f"- {note}" for note in notes if note)]
+    if base and figures["processor_minutes"].notna().any():
+        notes.append(
+            f"Time ÷ {rows[base]}: processor time of the training, mean over the seeds that were "
+            "trained without an interruption."
+        )
+    markdown = frame[~controls].to_markdown(index=False, disable_numparse=True)
+    lines = [markdown, ""]
+    if controls.any():
+        below = frame[controls].drop(columns=["paper", f"paper's − {rows[base]}"], errors="ignore")
+        lines += ["Controls, which the paper does not have:", ""]
+        lines += [below.to_markdown(index=False, disable_numparse=True), ""]
+    return [*lines, *(f"- {note}" for note in notes if note)]
+
+
+def _time_ratios(figures: Any, baseline: str) -> Any:
+    """Processor time of the rows in units of the baseline's, as text."""
+    minutes = figures.dropna(subset="processor_minutes").groupby("row")["processor_minutes"].mean()
+    if baseline not in minutes:
+        return minutes.iloc[:0].astype(str)
+    return (minutes / minutes[baseline]).map("{:.2f}".format)
 
 
 def _data_and_seeds(scale: Any) -> str:
@@ -549,6 +602,7 @@ def _run_snakemake(args: argparse.Namespace, extra: Sequence[str]) -> int:
     if not runs:
         raise UserError("there is no run to train or to report")
     jobs, cores = args.jobs or 1, usable_cores()
+    lock = None if args.dry_run else lock_folder(args.work)
     command = [sys.executable, "-P", "-m", "snakemake", "--quiet", "host"]
     command += ["--snakefile", str(PLUGIN_FOLDER.parent / "scripts" / "Snakefile")]
     command += ["--directory", str(args.work), "--keep-going", "--rerun-incomplete"]
@@ -562,9 +616,79 @@ def _run_snakemake(args: argparse.Namespace, extra: Sequence[str]) -> int:
     elif args.jobs:
         command += ["--jobs", str(jobs)]
     command += ["--dry-run", "--printshellcmds"] * args.dry_run
-    command += ["--allowed-rules", "all", "score", "table"] * args.report_only
+    command += ["--allowed-rules", "all", "score", "sheets", "table"] * args.report_only
+    # the folder has a lock of ours, which does not outlive a killed run, as Snakemake's does
+    command += ["--nolock"]
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return run_program([*command, *extra]) or int(bool(missing))
+    with lock or nullcontext(), Progress(runs, args.work, jobs, shown=lock is not None):
+        return run_program([*command, *extra], keep_open=lock) or int(bool(missing))
+
+
+def lock_folder(work: Path) -> IO[str]:
+    """Lock the folder of ``--work`` as long as this process or one that inherits the file runs.
+
+    A UserError is raised if another run has it. The lock ends with its processes, also if these
+    were killed.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    file = (work / "lock").open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise UserError(
+            f"--work {work} is in use by another reproduce_tables.sh; wait until it has ended, or "
+            "name another folder. After a kill it first ends the trainings that have begun"
+        ) from None
+    return file
+
+
+class Progress:
+    """Prints how many runs are trained, and about how long the others will take.
+
+    The planned minutes are corrected by those of the runs that ended since this one began.
+    """
+
+    EVERY = 5.0  # seconds between two looks at the folder
+
+    def __init__(self, runs: Sequence[Run], work: Path, jobs: int, shown: bool = True) -> None:
+        self.minutes = {run.folder: run.minutes for run in runs}
+        self.work, self.jobs = work, jobs
+        self.started = time.monotonic()
+        self.before = self._trained()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True) if shown else None
+
+    def __enter__(self) -> None:
+        if self._thread is not None:
+            self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def sentence(self) -> str:
+        """The number of trained runs, and the time that the others will take."""
+        trained = self._trained()
+        left = self.minutes.keys() - trained
+        hours = sum(self.minutes[folder] for folder in left) / 60
+        planned = sum(self.minutes[folder] for folder in trained - self.before) / 60
+        if planned:
+            passed = (time.monotonic() - self.started) / 3600
+            hours *= self.jobs * passed / planned
+        count = f"{len(trained)} of {len(self.minutes)} runs are trained"
+        return f"{count}, about {hours / self.jobs:.1f} h left" if left else count
+
+    def _trained(self) -> set[str]:
+        return {folder for folder in self.minutes if (self.work / folder / "trained").exists()}
+
+    def _watch(self) -> None:
+        count = len(self.before)
+        while not self._ended.wait(self.EVERY):
+            if len(self._trained()) != count:
+                count = len(self._trained())
+                print(self.sentence(), flush=True)
 
 
 if __name__ == "__main__":

@@ -55,8 +55,12 @@ def run_program(
     stdout: IO[str] | None = None,
     stderr: int | None = None,
     folder: Path | None = None,
+    keep_open: IO[str] | None = None,
 ) -> int:
-    """Run a program in a folder, and return its exit status. It is stopped if this process ends."""
+    """Run a program in a folder, and return its exit status. It is stopped if this process ends.
+
+    The program inherits the file ``keep_open``.
+    """
     # no signal between the start of the program and the block that stops it
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_ENDING})
 
@@ -71,6 +75,7 @@ def run_program(
             stdout=stdout,
             stderr=stderr,
             cwd=folder,
+            pass_fds=() if keep_open is None else (keep_open.fileno(),),
             start_new_session=True,
             preexec_fn=begin,
             env={**os.environ, **UTF8},
