@@ -152,7 +152,7 @@ def test_hours_on_the_page_are_the_planned_ones() -> None:
     page = (ROOT / "configs" / "README.md").read_text()
     rows = re.findall(r"^\| (\w+) \|.*\|.*\| ([0-9.]+) \|.*\|$", page, re.MULTILINE)
     hours = {name: float(text) for name, text in rows}
-    names = {"all": NAMES, **{name: (name,) for name in NAMES + tables.SEARCHES}}
+    names = {"all": NAMES, **{name: (name,) for name in NAMES + tables.OTHERS}}
     assert hours.keys() == names.keys()
     for name, parts in names.items():
         minutes = {run.folder: run.minutes for run in runs_of(*parts)}
@@ -496,6 +496,21 @@ def test_stopped_it_goes_on_and_makes_what_is_missing_or_changed(folder: Path) -
             time.sleep(0.05)
         first.send_signal(signal.SIGINT)
         assert first.wait(HANGS) != 0
+    with subprocess.Popen([*SCRIPT, "--table", "pair.yaml"], cwd=folder) as second:
+        killed = time.monotonic()
+        while len(list((folder / "runs/tables/.snakemake/log").iterdir())) < 2:
+            assert time.monotonic() < killed + HANGS
+            time.sleep(0.05)
+        refused = script(folder, "--table", "pair.yaml", status=2)
+        assert re.search(r"error: --work runs/tables is in use by another", refused)
+        second.kill()
+    # what the killed command has started ends, and then the folder is free without a flag
+    while (
+        refused := subprocess.run([*SCRIPT, "--table", "pair.yaml"], cwd=folder)
+    ).returncode == 2:
+        assert time.monotonic() < killed + HANGS
+        time.sleep(0.5)
+    assert refused.returncode == 1  # as kerbs has no such architecture
     assert "Error in rule train" in script(folder, "--table", "pair.yaml", status=1)
     (finished,) = cells.glob("kerbs_softmax-s1-*/generate-test.txt")
     assert "Loaded checkpoint" in (finished.parent / "train.log").read_text()
@@ -636,3 +651,31 @@ def test_every_training_is_a_job_of_slurm(folder: Path) -> None:
     for part in ("gres:gpu:1", "MinMemoryNode=32000M", "TimeLimit=1-00:00:00"):
         assert part in asked
     assert unknown.stdout == "failed\n"
+
+
+def test_progress_corrects_the_plan_by_what_was_measured(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(tables.time, "monotonic", lambda: clock[0])
+    runs = [run for run in runs_of("2") if run.column == "mt" and run.seed == 1]
+    planned = {run.row: run.minutes for run in runs}
+
+    def train(row: str) -> None:
+        folder = tmp_path / next(run.folder for run in runs if run.row == row)
+        folder.mkdir(parents=True)
+        (folder / "trained").touch()
+
+    train("widened")  # earlier, so it says nothing about the speed of today
+    progress = tables.Progress(runs, tmp_path, jobs=2)
+    hours = (sum(planned.values()) - planned["widened"]) / 60 / 2
+    assert progress.sentence() == f"1 of 6 runs are trained, about {hours:.1f} h left"
+    train("softmax")
+    train("mos")
+    passed = 3 * (planned["softmax"] + planned["mos"]) / 2  # minutes, two at a time: a third
+    clock[0] += 60 * passed
+    left = sum(planned[row] for row in ("kerbs", "senses", "longer")) * 3 / 60 / 2
+    assert progress.sentence() == f"3 of 6 runs are trained, about {left:.1f} h left"
+    for row in ("kerbs", "senses", "longer"):
+        train(row)
+    assert progress.sentence() == "6 of 6 runs are trained"

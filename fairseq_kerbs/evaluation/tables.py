@@ -53,13 +53,11 @@ NAMES = (
     "gao2",
     "gao3",
     "gao4",
-    "gao_grid",
-    "layers",
 )
-"""Tables of ``--table all``."""
+"""The papers' tables, which ``--table all`` makes."""
 
-SEARCHES = ("search", "reallocation_grid", "lm_grid", "grid")
-"""Searches on validation data, which are no tables of the papers."""
+OTHERS = ("layers", "search", "gao_grid", "reallocation_grid", "lm_grid", "grid")
+"""Our comparison of output layers, and searches on validation data."""
 
 _OUTPUTS = {"senses": "words.md", "perplexity": "perplexity.txt"}
 _OUTPUTS |= {"valid_loss": "trained", "mixture_variance": "trained"}  # figures of the log
@@ -129,7 +127,7 @@ def load_table(name: str) -> dict[str, Any]:
         path = Path(name)
     elif not path.is_file() or name in ("data", "schema"):
         raise UserError(
-            f"--table {name}: there is {', '.join(NAMES + SEARCHES)}, all, or a FILE.yaml"
+            f"--table {name}: there is {', '.join(NAMES + OTHERS)}, all, or a FILE.yaml"
         )
     table, shared = configurations.read_yaml(path), path.parent / "data.yaml"
     data = configurations.read_yaml(shared) if shared.is_file() else {}
@@ -550,15 +548,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Reproduce the papers' tables with Snakemake, from data to tables. Finished "
         "steps are not repeated. A failed run does not stop the others.",
         epilog="Other flags are passed to Snakemake: --profile configs/snakemake/slurm submits "
-        "jobs to a cluster, --forcerun generate repeats a step, --unlock is for use after a crash.",
+        "jobs to a cluster, --forcerun generate repeats a step.",
     )
     add = parser.add_argument
     text = (
-        f"{', '.join(NAMES)}, or all of these; a search on validation data, {', '.join(SEARCHES)}; "
+        f"{', '.join(NAMES)}, or all of these; our comparison of output layers and searches on "
+        f"validation data, {', '.join(OTHERS)}; "
         "or a file with a description. Repeat the flag for several tables [all]"
     )
     add("--table", action="append", metavar="TABLE", help=text)
-    text = "full: the papers' sizes. small: runs of at most 80 minutes on two cores [%(default)s]"
+    text = "full: the papers' sizes. small: runs of at most 95 minutes on one core [%(default)s]"
     add("--scale", choices=("full", "small"), default="small", help=text)
     for name, folder, text in (
         ("--corpora", "data", "folder of raw corpora, see configs/tables/data.yaml"),
