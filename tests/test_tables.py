@@ -608,16 +608,21 @@ def test_gao2_and_gao4_on_a_small_text(folder: Path) -> None:
 @pytest.mark.slow
 def test_the_script_writes_scores_of_people_into_the_table(scored: Path, tmp_path: Path) -> None:
     """From finished runs: the table is written again when the scores change, or are left out."""
-    pair = PAIR.replace("columns:", "columns:\n  people: {metric: human, paper: {kerbs: 1.4}}")
+    people = "columns:\n  people: {metric: human, paper: {softmax: 1.2, kerbs: 1.4}}"
+    pair = PAIR.replace("columns:", people).replace("metric: bleu4", "metric: bleu1")
     for name, text in {"kerbs": TINY, "data": DATA, "pair": pair}.items():
         (tmp_path / f"{name}.yaml").write_text(text)
     work = tmp_path / "runs" / "tables"
     for run in runs_of(str(tmp_path / "pair.yaml")):
         (work / run.folder).mkdir(parents=True)
         (work / run.folder / "train.log").write_text(LOG)
-        (work / run.output).write_text("H-0\t-1\tit is a dog\n")
-    (work / "data" / "parallel" / "bin").mkdir(parents=True)
-    (work / "data" / "parallel" / "reference").write_text("it is a dog\n")
+        answers = (f"H-{number}\t-1\t{run.row} {number}\n" for number in range(60))
+        (work / run.output).write_text("".join(answers))
+    data = work / "data" / "parallel"
+    for name in ("bin", "raw"):
+        (data / name).mkdir(parents=True)
+    (data / "reference").write_text("it is a dog\n" * 60)
+    (data / "raw" / "test.context").write_text("what is it ?\n" * 60)
     scored.write_text(scored.read_text().replace("SOFTMAX", "plain"))
 
     def written(*words: str) -> str:
@@ -629,6 +634,12 @@ def test_the_script_writes_scores_of_people_into_the_table(scored: Path, tmp_pat
     scored.write_text(scored.read_text().replace('"mean": 1.5', '"mean": 1.25'))
     assert cells_of(written("--human", "scores.json"), "KerBS")[0] == "1.25"
     assert cells_of(written(), "KerBS")[:4] == ["", "", "", "1.4"]
+    results = tmp_path / "results" / "tables"
+    sheets = list((results / "sheets_small").iterdir())
+    assert sorted(sheet.name for sheet in sheets) == ["rater1.csv", "rater2.csv", "rater3.csv"]
+    shown = sheets[0].read_text("utf-8-sig")
+    assert len(re.findall(r"softmax \d", shown)) == len(re.findall(r"kerbs \d", shown)) == 50
+    assert (results / "sheets_small_key.json").is_file()
 
 
 @pytest.mark.slow
