@@ -5,4 +5,4 @@ source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/environment.sh"
 find_python
 export CHECKOUT  # the profile of SLURM names files in it
 export PYTHONPATH="$CHECKOUT${PYTHONPATH:+:$PYTHONPATH}"
-exec "$PYTHON" -P -m fairseq_kerbs.evaluation.tables "$@"
+exec "$PYTHON" -P -m scripts.tables.reproduce "$@"

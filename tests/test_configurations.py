@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from fairseq_kerbs import configurations
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.configurations import CONFIGS, Flags, load_experiment, program_arguments
-from fairseq_kerbs.evaluation.tables import TABLES, load_table, plan_runs
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
+from scripts.tables.descriptions import TABLES, load_table, plan_runs
 from tests.helpers.cli import Capsys, Folders, Patch
 from tests.helpers.fairseq_fixtures import dictionary, make_batch, make_text
 

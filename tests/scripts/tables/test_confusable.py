@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fairseq_kerbs.evaluation import confusable
+from scripts.tables import confusable
 
 COUNTS = ("times", "right", "within", "other_right", "other_within", "resolved", "introduced")
 

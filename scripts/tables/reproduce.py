@@ -1,0 +1,173 @@
+"""Reproduce the papers' tables: the program of ``scripts/reproduce_tables.sh``."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import IO, Any
+
+from fairseq_kerbs.utils.errors import UserError, sentence_of
+from fairseq_kerbs.utils.processes import run_program, usable_cores
+from scripts.tables.descriptions import NAMES, OTHERS, Run, select_runs
+from scripts.tables.pages import check_ratings
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run Snakemake, and return its status, or 1 if data are missing."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/reproduce_tables.sh",
+        description="Reproduce the papers' tables with Snakemake, from data to tables. Finished "
+        "steps are not repeated. A failed run does not stop the others.",
+        epilog="Other flags are passed to Snakemake: --profile configs/snakemake/slurm submits "
+        "jobs to a cluster, --forcerun generate repeats a step.",
+    )
+    add = parser.add_argument
+    text = (
+        f"{', '.join(NAMES)}, or all of these; our comparison of output layers and searches on "
+        f"validation data, {', '.join(OTHERS)}; "
+        "or a file with a description. Repeat the flag for several tables [all]"
+    )
+    add("--table", action="append", metavar="TABLE", help=text)
+    text = "full: the papers' sizes. small: runs of at most 95 minutes on one core [%(default)s]"
+    add("--scale", choices=("full", "small"), default="small", help=text)
+    for name, folder, text in (
+        ("--corpora", "data", "folder of raw corpora, see configs/tables/data.yaml"),
+        ("--work", "runs/tables", "folder of prepared data, checkpoints and logs"),
+        ("--results", "results/tables", "output folder of the tables"),
+    ):
+        add(name, type=Path, default=Path(folder), metavar="DIR", help=f"{text} [%(default)s]")
+    text = "people's scores for Table 1, which 'fairseq-kerbs human-eval score --json' wrote. Its "
+    text += "systems have the names of rows: softmax, mos, kerbs [none]"
+    add("--human", type=Path, metavar="SCORES.json", help=text)
+    text = "number of parallel runs with cores/N threads each, or of jobs on a cluster [1]"
+    add("--jobs", type=int, metavar="N", help=text)
+    text = "use only runs whose label, such as table2/mt/kerbs/s1, contains or matches PATTERN"
+    add("--only", action="append", default=[], metavar="PATTERN", help=text)
+    add("--dry-run", action="store_true", help="print every command with estimated minutes")
+    add("--report-only", action="store_true", help="write tables from finished runs only")
+    args, extra = parser.parse_known_args(arguments)
+    try:
+        return _run_snakemake(args, extra)
+    except (UserError, ModuleNotFoundError) as error:
+        if not (sentence := sentence_of(error)):
+            raise
+        parser.exit(2, f"reproduce_tables.sh: error: {sentence}\n")
+
+
+def _run_snakemake(args: argparse.Namespace, extra: Sequence[str]) -> int:
+    names = [n for name in args.table or ["all"] for n in (NAMES if name == "all" else [name])]
+    tables = [str(Path(n).absolute()) if n.endswith(".yaml") else n for n in names]
+    selection: dict[str, Any] = {"tables": tables, "scale": args.scale, "only": args.only}
+    selection |= {name: str(getattr(args, name).absolute()) for name in ("corpora", "work")}
+    selection["finished"] = "yes" if args.report_only else ""
+    runs, missing = select_runs(**selection)
+    if args.human is not None:
+        check_ratings(args.human, [run.table for run in runs])
+    planned = {r.folder: r.minutes for r in runs if not (args.work / r.folder / "trained").exists()}
+    count, hours = len({run.folder for run in runs}), sum(planned.values()) / 60
+    unknown = list(planned.values()).count(0)
+    text = f"{count} runs, {len(planned)} to train, estimated {hours:.1f} h in sequence"
+    text += f" without {unknown} of unknown length" if unknown else ""
+    print(*missing, text, sep="\n", flush=True)
+    if not runs:
+        raise UserError("there is no run to train or to report")
+    jobs, cores = args.jobs or 1, usable_cores()
+    lock = None if args.dry_run else lock_folder(args.work)
+    command = [sys.executable, "-P", "-m", "snakemake", "--quiet", "host"]
+    command += ["--snakefile", str(Path(__file__).with_name("Snakefile"))]
+    command += ["--directory", str(args.work), "--keep-going", "--rerun-incomplete"]
+    command += ["--rerun-triggers", "mtime", "input", "params", "--scheduler", "greedy"]
+    config = [f"selection={json.dumps(selection)}", f"threads={max(1, cores // jobs)}"]
+    if args.human is not None:
+        config.append(f"human={json.dumps(str(args.human.absolute()))}")
+    command += ["--config", *config, f"results={args.results.absolute()}"]
+    if not any(word.startswith(("--profile", "--executor", "-e")) for word in extra):
+        command += ["--cores", str(max(cores, jobs))]
+    elif args.jobs:
+        command += ["--jobs", str(jobs)]
+    command += ["--dry-run", "--printshellcmds"] * args.dry_run
+    command += ["--allowed-rules", "all", "score", "sheets", "table"] * args.report_only
+    # the folder has a lock of ours, which does not outlive a killed run, as Snakemake's does
+    command += ["--nolock"]
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    with lock or nullcontext(), Progress(runs, args.work, jobs, shown=lock is not None):
+        return run_program([*command, *extra], keep_open=lock) or int(bool(missing))
+
+
+def lock_folder(work: Path) -> IO[str]:
+    """Lock the folder of ``--work`` as long as this process or one that inherits the file runs.
+
+    A UserError is raised if another run has it. The lock ends with its processes, also if these
+    were killed.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    file = (work / "lock").open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise UserError(
+            f"--work {work} is in use by another reproduce_tables.sh; wait until it has ended, or "
+            "name another folder. After a kill it first ends the trainings that have begun"
+        ) from None
+    return file
+
+
+class Progress:
+    """Prints how many runs are trained, and about how long the others will take.
+
+    The planned minutes are corrected by those of the runs that ended since this one began.
+    """
+
+    EVERY = 5.0  # seconds between two looks at the folder
+
+    def __init__(self, runs: Sequence[Run], work: Path, jobs: int, shown: bool = True) -> None:
+        self.minutes = {run.folder: run.minutes for run in runs}
+        self.work, self.jobs = work, jobs
+        self.started = time.monotonic()
+        self.before = self._trained()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True) if shown else None
+
+    def __enter__(self) -> None:
+        if self._thread is not None:
+            self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def sentence(self) -> str:
+        """The number of trained runs, and the time that the others will take."""
+        trained = self._trained()
+        left = self.minutes.keys() - trained
+        hours = sum(self.minutes[folder] for folder in left) / 60
+        planned = sum(self.minutes[folder] for folder in trained - self.before) / 60
+        if planned:
+            passed = (time.monotonic() - self.started) / 3600
+            hours *= self.jobs * passed / planned
+        count = f"{len(trained)} of {len(self.minutes)} runs are trained"
+        return f"{count}, about {hours / self.jobs:.1f} h left" if left else count
+
+    def _trained(self) -> set[str]:
+        return {folder for folder in self.minutes if (self.work / folder / "trained").exists()}
+
+    def _watch(self) -> None:
+        count = len(self.before)
+        while not self._ended.wait(self.EVERY):
+            if len(self._trained()) != count:
+                count = len(self._trained())
+                print(self.sentence(), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
