@@ -1,8 +1,21 @@
-"""Kernels between context vectors and sense embeddings (Eq. 9; Gao et al. 2019, Eq. 4-12)."""
+"""Kernels between context vectors and sense embeddings (Eq. 9; Gao et al. 2019, Eq. 4-12).
 
-from fairseq_kerbs.kernels.base import Kernel, compute_dtype, safe_inverse, safe_norm
-from fairseq_kerbs.kernels.functional import (
+A kernel is registered when its module is imported: a new module is imported here.
+"""
+
+from fairseq_kerbs.kernels import kerbs, gao  # isort: skip (this is the order of KERNELS)
+from fairseq_kerbs.kernels.base import (
     KERNELS,
+    Kernel,
+    KernelOption,
+    compute_dtype,
+    kernel_options,
+    option,
+    register,
+    safe_inverse,
+    safe_norm,
+)
+from fairseq_kerbs.kernels.functional import (
     apply_kernel,
     build_kernel,
     check_shapes,
@@ -17,13 +30,19 @@ __all__ = [
     "InnerProductKernel",
     "KerbsKernel",
     "Kernel",
+    "KernelOption",
     "apply_kernel",
     "build_kernel",
     "check_shapes",
     "compute_dtype",
+    "gao",
+    "kerbs",
     "kerbs_gain",
     "kerbs_kernel",
     "kernel_logits",
+    "kernel_options",
+    "option",
+    "register",
     "safe_inverse",
     "safe_norm",
 ]

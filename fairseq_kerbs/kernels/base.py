@@ -1,11 +1,17 @@
-"""Base class of kernels: functions of x = h·w, |h|, |w| and θ, with partial derivatives."""
+"""Base class of kernels: functions of x = h·w, |h|, |w| and θ, with partial derivatives.
+
+A kernel class describes itself: its options, and what other parts of the project may do with it.
+:func:`register` adds it to :data:`KERNELS`. Flags, checkpoints and the checks of a resumed training
+read :data:`KERNELS`, so none of them has to name a kernel.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,19 +28,53 @@ class Partials(NamedTuple):
     theta: Tensor | float = 0.0
 
 
+class FoldedSenses(NamedTuple):
+    """Senses in a form that needs two operations per logit: K = |h| f_m (e^{r_m·h/|h|} − 1)."""
+
+    rows: Tensor  # r, [M, d]
+    factors: Tensor  # f, [M]
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelOption:
+    """A hyper-parameter of a kernel. It is a flag, too."""
+
+    name: str  # of the field in the kernel's class
+    default: Any
+    help: str  # what it is, for the flag's description
+
+    @property
+    def type(self) -> type:
+        """Type of the values."""
+        return type(self.default)
+
+    @property
+    def flag(self) -> str:
+        """Flag that sets it. Kernels with an option of the same name share the flag."""
+        return f"--kernel-{self.name.replace('_', '-')}"
+
+
+def option(default: Any, help: str) -> Any:
+    """A field of a kernel's dataclass that is an option (:class:`KernelOption`)."""
+    return dataclasses.field(default=default, metadata={"option": help})
+
+
 class Kernel(ABC):
     """A kernel K(x, |h|, |w|, θ) with x = h·w, for a context vector h and a sense embedding w.
 
-    A subclass implements :meth:`value` and :meth:`partials`, and sets the class attributes.
+    A subclass implements :meth:`value` and :meth:`partials`, sets the class attributes whose
+    defaults are wrong for it, and is registered by :func:`register`. With options it is a frozen
+    dataclass whose fields are made by :func:`option`.
     """
 
     name: ClassVar[str]  # key in KERNELS and value of --kernel
-    options: ClassVar[tuple[str, ...]] = ()  # names of the constructor's hyper-parameters
+    options: ClassVar[Mapping[str, KernelOption]] = {}  # by name; set by register()
     has_theta: ClassVar[bool] = True  # uses θ
-    reads_norms: ClassVar[bool] = True  # uses |h| and |w|
     homogeneous: ClassVar[bool] = False  # K(ah, bw) = ab K(h, w) for a, b > 0
     theta_std: ClassVar[float] = 0.1  # standard deviation of the initial θ, whose mean is 0
     moved_theta: ClassVar[float] = 1e-8  # of a sense that Algorithm 1 has moved, as printed there
+    inner_product_at_zero: ClassVar[bool] = False  # K = h·w at θ = 0: senses can be placed
+    constant_is_bias: ClassVar[bool] = False  # a constant coordinate of h adds a bias (at θ = 0)
 
     @abstractmethod
     def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
@@ -48,7 +88,8 @@ class Kernel(ABC):
     def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
         """Partial derivatives of :meth:`value` by x, |h|, |w| and θ, with the others fixed.
 
-        A homogeneous kernel leaves out those by norms: |h| ∂K/∂|h| = |w| ∂K/∂|w| = K − x ∂K/∂x.
+        A partial that is 0 everywhere stays the number 0.0, which saves its pass over all senses. A
+        homogeneous kernel leaves out those by norms: |h| ∂K/∂|h| = |w| ∂K/∂|w| = K − x ∂K/∂x.
         """
 
     def prepare(self, theta: Tensor) -> Tensor:
@@ -70,6 +111,46 @@ class Kernel(ABC):
         A again. Norms are those of h. The default is the identity.
         """
         return h
+
+    def fold(self, w: Tensor, w_norm: Tensor, theta: Tensor) -> FoldedSenses | None:
+        """Senses in the form that is fastest in decoding. None if the kernel has no such form.
+
+        w is [M, d] and |w| [M]. ``theta`` is the result of :meth:`prepare`, [..., M].
+        """
+        return None
+
+
+KERNELS: dict[str, type[Kernel]] = {}
+"""Kernels by name, in the order in which they were registered."""
+
+KernelClass = TypeVar("KernelClass", bound="type[Kernel]")
+
+
+def register(kernel: KernelClass) -> KernelClass:
+    """Class decorator that adds a kernel to :data:`KERNELS`. Above ``@dataclass`` if it is one.
+
+    Raises:
+        ValueError: another kernel has that name.
+    """
+    if kernel.name in KERNELS:
+        raise ValueError(f"There are two kernels named '{kernel.name}': rename one of them.")
+    if dataclasses.is_dataclass(kernel):
+        kernel.options = {
+            item.name: KernelOption(item.name, item.default, item.metadata["option"])
+            for item in dataclasses.fields(kernel)
+            if "option" in item.metadata
+        }
+    KERNELS[kernel.name] = kernel
+    return kernel
+
+
+def kernel_options() -> dict[str, dict[str, KernelOption]]:
+    """Options of all kernels: for each name of an option, the option of each kernel by its name."""
+    found: dict[str, dict[str, KernelOption]] = {}
+    for name, kernel in KERNELS.items():
+        for option_name, described in kernel.options.items():
+            found.setdefault(option_name, {})[name] = described
+    return found
 
 
 def compute_dtype(*tensors: Tensor) -> torch.dtype:

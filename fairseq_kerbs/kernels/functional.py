@@ -7,14 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.kernels.base import Kernel, compute_dtype, safe_inverse, safe_norm
-from fairseq_kerbs.kernels.gao import GAO_KERNELS
-from fairseq_kerbs.kernels.kerbs import InnerProductKernel, KerbsKernel, ReleasedKerbsKernel
+from fairseq_kerbs.kernels.base import KERNELS, Kernel, compute_dtype, safe_inverse, safe_norm
 from fairseq_kerbs.kernels.prepared import widen
-
-_OURS: tuple[type[Kernel], ...] = (KerbsKernel, ReleasedKerbsKernel, InnerProductKernel)
-KERNELS: dict[str, type[Kernel]] = {kernel.name: kernel for kernel in (*_OURS, *GAO_KERNELS)}
-"""Kernels by name."""
 
 
 def build_kernel(name: str | Kernel, **options: Any) -> Kernel:

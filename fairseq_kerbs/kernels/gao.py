@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_kerbs.kernels.base import Kernel, Partials
+from fairseq_kerbs.kernels.base import Kernel, Partials, option, register
 
 LOGIT_LIMIT = 1e30
 """Largest absolute logit. Its sum over 10^8 words is finite in float32."""
@@ -42,9 +42,9 @@ def resolution(scale: Tensor) -> Tensor:
     return 4.0 * torch.finfo(scale.dtype).eps * scale
 
 
-def _check(option: str, value: float, allowed: bool, what: str = "a number above 0") -> None:
+def _check(name: str, value: float, allowed: bool, what: str = "a number above 0") -> None:
     if not (allowed and math.isfinite(value)):
-        raise ValueError(f"`{option}` is {value}, but it must be {what}.")
+        raise ValueError(f"`{name}` is {value}, but it must be {what}.")
 
 
 class DistanceKernel(Kernel):
@@ -54,8 +54,9 @@ class DistanceKernel(Kernel):
     power: float = 2.0
 
     def __post_init__(self) -> None:
-        for option in self.options:
-            _check(option, getattr(self, option), getattr(self, option) > 0.0)
+        for name in self.options:
+            value = getattr(self, name)
+            _check(name, value, value > 0.0)
 
     @abstractmethod
     def of_distance(self, distance: Tensor) -> Tensor:
@@ -77,13 +78,13 @@ class DistanceKernel(Kernel):
         return Partials(-twice, twice * h_norm, twice * w_norm)
 
 
+@register
 @dataclass(frozen=True)
 class LogKernel(DistanceKernel):
     """S = −log(|w − h|^p + 1)  (Eq. 5), p = ``power`` > 0."""
 
     name = "log"
-    options = ("power",)
-    power: float = 2.0
+    power: float = option(2.0, "p")
 
     def of_distance(self, distance: Tensor) -> Tensor:
         # −log(1 + e^z) with z = log |w − h|^p: a high power of a long distance is not made
@@ -96,13 +97,13 @@ class LogKernel(DistanceKernel):
         return -half * rise * torch.sigmoid(half * distance.log().abs())
 
 
+@register
 @dataclass(frozen=True)
 class PowerKernel(DistanceKernel):
     """S = −|w − h|^p  (Eq. 6), p = ``power`` > 0. For p = 2, h·w with a penalty on |w|²."""
 
     name = "pow"
-    options = ("power",)
-    power: float = 2.0
+    power: float = option(2.0, "p")
 
     def of_distance(self, distance: Tensor) -> Tensor:
         return -distance.pow(0.5 * self.power).clamp_max_(LOGIT_LIMIT)
@@ -113,6 +114,7 @@ class PowerKernel(DistanceKernel):
         return torch.where(inside, -half * distance.pow(half - 1.0), 0.0)
 
 
+@register
 @dataclass(frozen=True)
 class PolynomialKernel(Kernel):
     """S = (α h·w + c)^p  (Eq. 7), ``alpha`` > 0, ``offset`` c, ``power`` p.
@@ -123,11 +125,10 @@ class PolynomialKernel(Kernel):
     """
 
     name = "pol"
-    options = ("alpha", "offset", "power")
-    has_theta = reads_norms = False
-    alpha: float = 1.0 / 12.0
-    offset: float = 2.0
-    power: int = 3
+    has_theta = False
+    alpha: float = option(1.0 / 12.0, "alpha")
+    offset: float = option(2.0, "c")
+    power: int = option(3, "p")
 
     def __post_init__(self) -> None:
         _check("alpha", self.alpha, self.alpha > 0.0)
@@ -147,6 +148,7 @@ class PolynomialKernel(Kernel):
         return Partials(by_x)
 
 
+@register
 @dataclass(frozen=True)
 class RadialBasisKernel(DistanceKernel):
     """S = exp(−γ |w − h|²)  (Eq. 8), γ = ``gamma`` > 0.
@@ -156,8 +158,7 @@ class RadialBasisKernel(DistanceKernel):
     """
 
     name = "rbf"
-    options = ("gamma",)
-    gamma: float = 0.01
+    gamma: float = option(0.01, "gamma")
 
     def of_distance(self, distance: Tensor) -> Tensor:
         return torch.exp(-self.gamma * distance)
@@ -166,63 +167,7 @@ class RadialBasisKernel(DistanceKernel):
         return -self.gamma * torch.exp(-self.gamma * distance)
 
 
-@dataclass(frozen=True)
-class WaveletKernel(DistanceKernel):
-    """S = cos(|w − h|²/a) · exp(−|w − h|²/b)  (Eq. 12), in [−1, 1], a > 0, b > 0.
-
-    The defaults are 100 for the same reason as γ in :class:`RadialBasisKernel`.
-    """
-
-    name = "wav"
-    options = ("a", "b")
-    a: float = 100.0
-    b: float = 100.0
-
-    def of_distance(self, distance: Tensor) -> Tensor:
-        return torch.cos(distance / self.a) * torch.exp(-distance / self.b)
-
-    def slope(self, distance: Tensor) -> Tensor:
-        angle = distance / self.a
-        waves = torch.sin(angle) / self.a + torch.cos(angle) / self.b
-        return -waves * torch.exp(-distance / self.b)
-
-
-@dataclass(frozen=True)
-class HyperbolicKernel(Kernel):
-    """S = −arcosh(1 + 2|w' − h'|²/((1 − |w'|²)(1 − |h'|²)))  (Eq. 11), v' = v/(1 + √(1 + |v|²)).
-
-    The paper prints arccos, but its argument is at least 1. S is the negative distance in the
-    Poincaré ball, into which v' maps every v. The distance is computed on the hyperboloid:
-
-        T = √(1 + |w|²)·√(1 + |h|²) − h·w − 1,    S = −log(1 + T + √(T(T + 2)))
-
-    This avoids the division by 1 − |v'|². At T = 0 the gradient is unbounded (see the module).
-    """
-
-    name = "hpb"
-    has_theta = False
-
-    @staticmethod
-    def _excess(x: Tensor, h_norm: Tensor, w_norm: Tensor) -> tuple[Tensor, Tensor]:
-        """T, and T + h·w."""
-        # √(1 + |v|²) − 1, exact for short vectors, too
-        h, w = (n.square() / (1.0 + torch.sqrt(1.0 + n.square())) for n in (h_norm, w_norm))
-        whole = h + w + h * w
-        return (whole - x).clamp_min_(0.0), whole
-
-    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
-        excess, _ = self._excess(x, h_norm, w_norm)
-        return -torch.log1p(excess + torch.sqrt(excess * (excess + 2.0)))
-
-    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
-        excess, whole = self._excess(x, h_norm, w_norm)
-        steep = torch.rsqrt(excess * (excess + 2.0))
-        steep = torch.where(excess > resolution(whole), steep, 0.0)  # −dS/dT = dS/dx
-        time_h, time_w = torch.sqrt(1.0 + h_norm.square()), torch.sqrt(1.0 + w_norm.square())
-        by_h, by_w = h_norm * time_w / time_h, w_norm * time_h / time_w
-        return Partials(steep, -steep * by_h, -steep * by_w)
-
-
+@register
 @dataclass(frozen=True)
 class SphericalGaussianKernel(Kernel):
     """S = log ∫ N(z; w, σ_w² I) N(z; h, σ_h² I) dz  (Eq. 9).
@@ -269,6 +214,7 @@ class SphericalGaussianKernel(Kernel):
         return Partials(inverse.expand_as(x), twice * h_norm, twice * w_norm)
 
 
+@register
 @dataclass(frozen=True)
 class GaussianMixtureKernel(SphericalGaussianKernel):
     """S = Σ_ij log ∫ N(z; w_i, σ_w² I) N(z; h_j, σ_h² I) dz  (Eq. 10, with its sum of logarithms).
@@ -289,14 +235,59 @@ class GaussianMixtureKernel(SphericalGaussianKernel):
         return h + torch.roll(h, h.shape[-1] // 2, -1)
 
 
-GAO_KERNELS: tuple[type[Kernel], ...] = (
-    LogKernel,
-    PowerKernel,
-    PolynomialKernel,
-    RadialBasisKernel,
-    SphericalGaussianKernel,
-    GaussianMixtureKernel,
-    HyperbolicKernel,
-    WaveletKernel,
-)
-"""All kernels except ``lin``, in the order of the paper's equations."""
+@register
+@dataclass(frozen=True)
+class HyperbolicKernel(Kernel):
+    """S = −arcosh(1 + 2|w' − h'|²/((1 − |w'|²)(1 − |h'|²)))  (Eq. 11), v' = v/(1 + √(1 + |v|²)).
+
+    The paper prints arccos, but its argument is at least 1. S is the negative distance in the
+    Poincaré ball, into which v' maps every v. The distance is computed on the hyperboloid:
+
+        T = √(1 + |w|²)·√(1 + |h|²) − h·w − 1,    S = −log(1 + T + √(T(T + 2)))
+
+    This avoids the division by 1 − |v'|². At T = 0 the gradient is unbounded (see the module).
+    """
+
+    name = "hpb"
+    has_theta = False
+
+    @staticmethod
+    def _excess(x: Tensor, h_norm: Tensor, w_norm: Tensor) -> tuple[Tensor, Tensor]:
+        """T, and T + h·w."""
+        # √(1 + |v|²) − 1, exact for short vectors, too
+        h, w = (n.square() / (1.0 + torch.sqrt(1.0 + n.square())) for n in (h_norm, w_norm))
+        whole = h + w + h * w
+        return (whole - x).clamp_min_(0.0), whole
+
+    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
+        excess, _ = self._excess(x, h_norm, w_norm)
+        return -torch.log1p(excess + torch.sqrt(excess * (excess + 2.0)))
+
+    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
+        excess, whole = self._excess(x, h_norm, w_norm)
+        steep = torch.rsqrt(excess * (excess + 2.0))
+        steep = torch.where(excess > resolution(whole), steep, 0.0)  # −dS/dT = dS/dx
+        time_h, time_w = torch.sqrt(1.0 + h_norm.square()), torch.sqrt(1.0 + w_norm.square())
+        by_h, by_w = h_norm * time_w / time_h, w_norm * time_h / time_w
+        return Partials(steep, -steep * by_h, -steep * by_w)
+
+
+@register
+@dataclass(frozen=True)
+class WaveletKernel(DistanceKernel):
+    """S = cos(|w − h|²/a) · exp(−|w − h|²/b)  (Eq. 12), in [−1, 1], a > 0, b > 0.
+
+    The defaults are 100 for the same reason as γ in :class:`RadialBasisKernel`.
+    """
+
+    name = "wav"
+    a: float = option(100.0, "a")
+    b: float = option(100.0, "b")
+
+    def of_distance(self, distance: Tensor) -> Tensor:
+        return torch.cos(distance / self.a) * torch.exp(-distance / self.b)
+
+    def slope(self, distance: Tensor) -> Tensor:
+        angle = distance / self.a
+        waves = torch.sin(angle) / self.a + torch.cos(angle) / self.b
+        return -waves * torch.exp(-distance / self.b)

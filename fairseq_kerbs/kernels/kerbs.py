@@ -12,7 +12,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.kernels.base import Kernel, Partials, expm1, polynomial, safe_inverse
+from fairseq_kerbs.kernels.base import (
+    FoldedSenses,
+    Kernel,
+    Partials,
+    expm1,
+    polynomial,
+    register,
+    safe_inverse,
+)
 
 THETA_LIMIT = 64.0
 """Limit of |θ|, beyond which the kernel is constant in θ. Since e^64 = 6e27, logits are finite in
@@ -66,6 +74,7 @@ def kerbs_gain(theta: Tensor) -> tuple[Tensor, Tensor]:
     return (0.5 / phi2).to(theta.dtype), gain_slope.to(theta.dtype)
 
 
+@register
 class KerbsKernel(Kernel):
     """K = |h||w| a(θ)(e^{−θc} − 1), c = cos(h, w)  (Eq. 9).
 
@@ -76,6 +85,8 @@ class KerbsKernel(Kernel):
 
     name = "kerbs"
     homogeneous = True
+    inner_product_at_zero = True
+    constant_is_bias = True
 
     def prepare(self, theta: Tensor) -> Tensor:
         """[5, ...]: nonzero θ, a, g, g'/g, and the derivative of the limited θ by θ."""
@@ -96,14 +107,10 @@ class KerbsKernel(Kernel):
         z = self._cosine(x, h_norm, w_norm).mul_(-safe)
         return expm1(z).mul_(a * w_norm).mul_(h_norm)  # in place: new memory is slow to touch
 
-    @staticmethod
-    def fold(w: Tensor, w_norm: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows r = −θ w/|w| and factors f = a(θ)|w| of senses, so that K = |h| f (e^{r·h/|h|} − 1).
-
-        w is [M, d] and |w| [M]. ``theta`` is the result of :meth:`prepare`, [5, M].
-        """
+    def fold(self, w: Tensor, w_norm: Tensor, theta: Tensor) -> FoldedSenses:
+        """Rows r = −θ w/|w| and factors f = a(θ)|w|."""
         safe, a, *_ = theta
-        return w * (-safe * safe_inverse(w_norm)).unsqueeze(1), a * w_norm
+        return FoldedSenses(w * (-safe * safe_inverse(w_norm)).unsqueeze(1), a * w_norm)
 
     def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
         safe, a, gain, log_slope, inside = theta
@@ -115,6 +122,7 @@ class KerbsKernel(Kernel):
         return Partials(e * gain + gain, theta=by_theta)
 
 
+@register
 class ReleasedKerbsKernel(Kernel):
     """The kernel of the authors' released TensorFlow code, which differs from Eq. 9.
 
@@ -173,11 +181,14 @@ class ReleasedKerbsKernel(Kernel):
         return curved._replace(x=torch.where(x > 0, curved.x, 1.0))
 
 
+@register
 class InnerProductKernel(Kernel):
     """K = h·w: softmax (Eq. 3), ``lin`` of Gao et al. (Eq. 4), and the limit of Eq. 9 for θ → 0."""
 
     name = "lin"
-    has_theta = reads_norms = False
+    has_theta = False
+    inner_product_at_zero = True
+    constant_is_bias = True
 
     def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
         return x

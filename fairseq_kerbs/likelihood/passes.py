@@ -112,11 +112,10 @@ def write_gradients(
     if kernel.homogeneous:
         by_w = logits
     zeros = torch.zeros_like(w_norm[:, 0])
-    dense = kernel.reads_norms and not kernel.homogeneous
     sums = (
-        (grad * by_h).sum(0) if dense else torch.zeros_like(log_z),
-        (grad * by_w).sum(1) if kernel.reads_norms else zeros,
-        (grad * by_theta).sum(1) if kernel.has_theta else zeros,
+        torch.zeros_like(log_z) if isinstance(by_h, float) else (grad * by_h).sum(0),
+        zeros if isinstance(by_w, float) else (grad * by_w).sum(1),
+        zeros if isinstance(by_theta, float) else (grad * by_theta).sum(1),
     )
     (x if x.dtype == torch.bfloat16 else logits).copy_(grad * by_x)
     return sums

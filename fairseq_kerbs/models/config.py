@@ -12,24 +12,21 @@ import argparse
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, make_dataclass
+from fractions import Fraction
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import OmegaConf
 
 from fairseq_kerbs import output_layers
-from fairseq_kerbs.kernels import KERNELS, Kernel, build_kernel
+from fairseq_kerbs.kernels import KERNELS, Kernel, KernelOption, build_kernel, kernel_options
 from fairseq_kerbs.models.attention import ATTENTIONS
 from fairseq_kerbs.reallocation import POLICIES, ReallocationSettings
-from fairseq_kerbs.reallocation.clusters import PLACED_KERNELS
 from fairseq_kerbs.reallocation.moves import NEW_SENSES
 from fairseq_kerbs.senses import ALLOCATIONS
 from fairseq_kerbs.training.sense_updates import SenseSchedule
 from fairseq_kerbs.utils.errors import UserError
-
-BIASED_KERNELS = ("kerbs", "lin")
-"""Kernels to which a constant coordinate of context vectors adds a bias (the first at θ = 0)."""
 
 INIT_SCALE = (
     "initialization scale of sense embeddings, whose standard deviation is init-scale / "
@@ -51,8 +48,8 @@ CLUSTERS_AT = 0.2
 
 
 @dataclass
-class KerbsConfig(FairseqDataclass):
-    """Flags of the output layer, the input composition and the reallocation."""
+class ScoringConfig(FairseqDataclass):
+    """Flags of the output layer's kind, its components and its kernel."""
 
     output_layer: ChoiceEnum(["kerbs", "softmax", "mos", "mixture"]) = _flag(
         "kerbs",
@@ -70,14 +67,62 @@ class KerbsConfig(FairseqDataclass):
     kernel: ChoiceEnum(list(KERNELS)) = _flag(
         "kerbs", "kernel between context vectors and sense embeddings"
     )
-    kernel_power: Optional[float] = _flag(
-        None, "p of the kernels log, pow and pol [log and pow 2, pol 3]"
+
+
+def _kernel_option_flag(described: dict[str, KernelOption]) -> Any:
+    """A field that is the flag of a kernel option; ``described`` has it for each kernel by name."""
+    helps: dict[str, list[str]] = {}
+    defaults: dict[str, list[str]] = {}
+    for kernel, option in described.items():
+        helps.setdefault(option.help, []).append(kernel)
+        defaults.setdefault(_as_text(option.default), []).append(kernel)
+    meaning = "; ".join(
+        f"{help} of the kernel{'s' if len(names) > 1 else ''} {_enumerate(names)}"
+        for help, names in helps.items()
     )
-    kernel_alpha: Optional[float] = _flag(None, "alpha of the kernel pol [1/12]")
-    kernel_offset: Optional[float] = _flag(None, "c of the kernel pol [2]")
-    kernel_gamma: Optional[float] = _flag(None, "gamma of the kernel rbf [0.01]")
-    kernel_a: Optional[float] = _flag(None, "a of the kernel wav [100]")
-    kernel_b: Optional[float] = _flag(None, "b of the kernel wav [100]")
+    if len(defaults) == 1:
+        return _flag(None, f"{meaning} [{min(defaults)}]")
+    values = (f"{_enumerate(names)} {value}" for value, names in defaults.items())
+    return _flag(None, f"{meaning} [{', '.join(values)}]")
+
+
+def _as_text(value: Any) -> str:
+    """A default as in the formula of a kernel: a number that has no short decimal is a fraction."""
+    if isinstance(value, float):
+        return (
+            f"{value:g}"
+            if float(f"{value:g}") == value
+            else str(Fraction(value).limit_denominator(1000))
+        )
+    return str(value)
+
+
+def _enumerate(names: list[str]) -> str:
+    """Names in a sentence: "a", "a and b", "a, b and c"."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
+
+
+def _kernel_option_type(described: dict[str, KernelOption]) -> Any:
+    """Type of a flag, whose kernels convert its value: a number is a float if it is one of any."""
+    types = {option.type for option in described.values()}
+    return Optional[float if float in types else types.pop()]
+
+
+KernelConfig = make_dataclass(
+    "KernelConfig",
+    [
+        (f"kernel_{name}", _kernel_option_type(described), _kernel_option_flag(described))
+        for name, described in kernel_options().items()
+    ],
+    bases=(ScoringConfig,),
+    namespace={"__doc__": "Flags of the options of all kernels.", "__module__": __name__},
+)
+
+
+@dataclass
+class KerbsConfig(KernelConfig):  # type: ignore[misc]
+    """Flags of the output layer, the input composition and the reallocation."""
+
     total_senses: float = _flag(
         3.0, "number of senses, as a multiple of the target vocabulary size", "[1, inf)"
     )
@@ -273,12 +318,10 @@ def refuse_flags(args: Any, arch: str, *names: str) -> None:
             )
 
 
-KERNEL_OPTIONS = ("power", "alpha", "offset", "gamma", "a", "b")
-"""Options of kernels that are flags, ``--kernel-power`` and so on."""
 FLAGS = {
     **{item.name: flag(item.name) for item in fields(RecurrentAttentionConfig)},
     **{item.name: flag(item.name) for item in fields(SeparableKerbsConfig)},
-    **{option: flag(f"kernel_{option}") for option in KERNEL_OPTIONS},
+    **{option: flag(f"kernel_{option}") for option in kernel_options()},
     "label_smoothing": flag("label_smoothing"),
     "policy": "--reallocation",
     "biased": "--sense-bias",
@@ -405,14 +448,14 @@ def kernels_from_flags(args: Any) -> list[Kernel]:
             f"{reader}: there is no kernel named '{min(unknown)}'; give names from "
             f"{', '.join(sorted(KERNELS))} with commas between them."
         )
-    options = {option: getattr(args, f"kernel_{option}", None) for option in KERNEL_OPTIONS}
+    options = {option: getattr(args, f"kernel_{option}", None) for option in kernel_options()}
     given = {option: value for option, value in options.items() if value is not None}
     for option in given:
-        readers = [name for name, kernel in KERNELS.items() if option in kernel.options]
+        readers = list(kernel_options()[option])
         if not set(readers) & set(names):
             raise ValueError(
-                f"--kernel-{option} is for the kernel {', '.join(readers)} and not read by "
-                f"{reader}: leave it out."
+                f"{flag(f'kernel_{option}')} is for the kernel {', '.join(readers)} and not read "
+                f"by {reader}: leave it out."
             )
     read = ({key: given[key] for key in KERNELS[name].options if key in given} for name in names)
     return [build_kernel(name, **options_of) for name, options_of in zip(names, read)]
@@ -422,9 +465,10 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_lay
     """Output layer that the flags describe; ``embed_dim`` includes the bias of ``--sense-bias``."""
     kernels, biased, kind = kernels_from_flags(args), bool(args.sense_bias), args.output_layer
     clusters = kind == "kerbs" and args.reallocation == "clusters"
-    if clusters and args.kernel not in PLACED_KERNELS:
+    if clusters and not kernels[0].inner_product_at_zero:
+        placed = [name for name, known in KERNELS.items() if known.inner_product_at_zero]
         raise ValueError(
-            f"--reallocation clusters places senses of --kernel {' or '.join(PLACED_KERNELS)}, not "
+            f"--reallocation clusters places senses of --kernel {' or '.join(placed)}, not "
             f"of {args.kernel}: give --reallocation paper, or another kernel."
         )
     if kind == "kerbs" and not clusters and args.sense_init == "spare":
@@ -433,7 +477,7 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_lay
             "it out."
         )
     mixture = kind in ("mos", "mixture")
-    if biased and (mixture or any(kernel.name not in BIASED_KERNELS for kernel in kernels)):
+    if biased and (mixture or not all(kernel.constant_is_bias for kernel in kernels)):
         other = f"--output-layer {kind}" if mixture else f"--kernel {args.kernel}"
         reason = "has a bias already" if kind == "mos" else "gets no bias by a constant coordinate"
         raise ValueError(

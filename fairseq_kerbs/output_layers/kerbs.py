@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_kerbs.clusters import LEAST_CONTEXTS, ContextSample
-from fairseq_kerbs.kernels import Kernel, apply_kernel, compute_dtype, safe_norm
+from fairseq_kerbs.kernels import KERNELS, Kernel, apply_kernel, compute_dtype, safe_norm
 from fairseq_kerbs.likelihood.compilation import call, worthwhile
 from fairseq_kerbs.likelihood.nll import NllOptions
 from fairseq_kerbs.output_layers.base import LookedUp, Losses, OutputLayer
 from fairseq_kerbs.reallocation import Moves, ReallocationSettings, policies
-from fairseq_kerbs.reallocation.clusters import PLACED_KERNELS, SPARE_NATS, place_on_clusters
+from fairseq_kerbs.reallocation.clusters import SPARE_NATS, place_on_clusters
 from fairseq_kerbs.reallocation.moves import NEW_SENSES, check_choice, new_vectors
 from fairseq_kerbs.senses import SenseInventory, SenseTable
 from fairseq_kerbs.torch_compat import is_compiling
@@ -295,6 +295,6 @@ def check_biased(biased: bool, kernel: Kernel) -> None:
     """Raise a ValueError if senses cannot be placed on clusters."""
     if not biased:
         raise ValueError("Senses on clusters need biases: give `biased`.")
-    if kernel.name not in PLACED_KERNELS:
-        names = " or ".join(PLACED_KERNELS)
+    if not kernel.inner_product_at_zero:
+        names = " or ".join(name for name, known in KERNELS.items() if known.inner_product_at_zero)
         raise ValueError(f"Senses on clusters need `kernel` {names}, not {kernel.name}.")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.kernels import InnerProductKernel, KerbsKernel, Kernel, safe_inverse, safe_norm
+from fairseq_kerbs.kernels import InnerProductKernel, Kernel, safe_inverse, safe_norm
 from fairseq_kerbs.kernels.prepared import PreparedSenses, multiply, pack, product_dtype, widen
 from fairseq_kerbs.likelihood.chunks import chunk_size, row_blocks
 from fairseq_kerbs.likelihood.nll import Senses
@@ -21,10 +21,10 @@ class RankedSenses(NamedTuple):
     then the second ones, and so on; words with more senses come first."""
 
     kernel: Kernel
-    w: Tensor  # [M, d] in the dtype of products, or the rows of KerbsKernel.fold()
+    w: Tensor  # [M, d] in the dtype of products, or the rows of Kernel.fold()
     w_norm: Tensor  # [M] in the compute dtype
     theta: Tensor  # Kernel.prepare(θ), [..., M]
-    factors: Tensor | None  # [M], those of KerbsKernel.fold()
+    factors: Tensor | None  # [M], those of Kernel.fold()
     counts: list[int]  # number of words with more than k senses, for k = 0, 1, …
     rows: Tensor  # where each word is among the first senses, [V]
     places: Tensor  # where each sense is, [M]
@@ -37,13 +37,14 @@ class RankedSenses(NamedTuple):
         mask = table.mask[words].t()
         order = table.senses[words].t()[mask]  # [M]
         bound = kernel.bind(w.shape[1])
-        if type(bound) is KerbsKernel and not theta.any():
+        if bound.inner_product_at_zero and not theta.any():
             bound = InnerProductKernel()  # the same to the last bit
         products, factors = product_dtype(h, w), None
         _, w, w_norm, theta = PreparedSenses.of(h, w[order], theta[order], bound, products)
         w_norm, theta = w_norm.squeeze(-1), theta.squeeze(-1)
-        if type(bound) is KerbsKernel and w.dtype == w_norm.dtype:  # else w would be rounded twice
-            w, factors = bound.fold(w, w_norm, theta)
+        folded = bound.fold(w, w_norm, theta)
+        if folded is not None and w.dtype == w_norm.dtype:  # else w would be rounded twice
+            w, factors = folded
         counts = mask.sum(1).tolist()
         return cls(bound, pack(w), w_norm, theta, factors, counts, words.argsort(), order.argsort())
 

@@ -35,9 +35,6 @@ from fairseq_kerbs.kernels import Kernel, kernel_logits
 from fairseq_kerbs.reallocation.moves import Moves
 from fairseq_kerbs.senses import SenseInventory, build_sense_table
 
-PLACED_KERNELS = ("kerbs", "lin")
-"""Kernels that equal the inner product at θ = 0, so that senses can be placed."""
-
 SPARE_NATS = 30.0
 """Nats by which the bias of a spare sense is lower. Its gradient is far below Adam's epsilon."""
 

@@ -20,6 +20,7 @@ from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from torch import nn
 
 from fairseq_kerbs import torch_compat
+from fairseq_kerbs.kernels import kernel_options
 from fairseq_kerbs.utils.dictionaries import check_dictionaries
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import check_whole, lock_folder
@@ -30,12 +31,7 @@ SCORING = (
     "kernel",
     "mixture_kernels",
     "mixture_tanh_scale",
-    "kernel_power",
-    "kernel_alpha",
-    "kernel_offset",
-    "kernel_gamma",
-    "kernel_a",
-    "kernel_b",
+    *(f"kernel_{option}" for option in kernel_options()),
 )
 """Settings that change scores without changing the names and shapes of parameters."""
 

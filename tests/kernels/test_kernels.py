@@ -12,12 +12,19 @@ import torch
 from scipy import integrate, stats
 from torch import Tensor
 
-from fairseq_kerbs.kernels import KERNELS, apply_kernel, build_kernel, kerbs_kernel, kernel_logits
+from fairseq_kerbs.kernels import (
+    KERNELS,
+    apply_kernel,
+    build_kernel,
+    kerbs_kernel,
+    kernel_logits,
+    kernel_options,
+)
 from fairseq_kerbs.kernels import kerbs as kernels
 from fairseq_kerbs.kernels.base import safe_inverse
 from fairseq_kerbs.kernels.gao import VARIANCE_FLOOR, squared_distance
 from fairseq_kerbs.likelihood import kerbs_log_probs, kerbs_nll
-from fairseq_kerbs.models.config import KERNEL_OPTIONS, KerbsConfig, kernels_from_flags
+from fairseq_kerbs.models.config import KerbsConfig, kernels_from_flags
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.output_layers.ranked_senses import score_words
 from tests.helpers import reference
@@ -553,7 +560,7 @@ def test_flags_reach_the_kernels_that_read_them_and_that_learn_nothing() -> None
         layer = KerbsOutputLayer(10, 31, 31, max_senses=1, kernel=kernel)
         assert [value.shape for value in layer.parameters()] == [(31, 10)]
     every = {key[7:] for key in KerbsConfig.__dataclass_fields__ if key.startswith("kernel_")}
-    assert every == set(KERNEL_OPTIONS) == set(read)
+    assert every == set(kernel_options()) == set(read)
     assert {option for name in NINE for option in KERNELS[name].options} == every
     alone = argparse.Namespace(output_layer="kerbs", kernel="pow")
     assert kernels_from_flags(alone) == [build_kernel("pow")]
