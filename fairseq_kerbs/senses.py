@@ -24,7 +24,7 @@ class SenseTable(NamedTuple):
     words: Tensor  # [M] the word of each sense
 
 
-class Evidence(NamedTuple):
+class TargetPosteriors(NamedTuple):
     """Probabilities of the target words of a batch and of their senses, without gradient."""
 
     log_prob: Tensor  # [N] log P(ŷ_t) of each target word ŷ_t, 0 at ignored positions
@@ -232,8 +232,8 @@ class SenseInventory(nn.Module):
         return dict(zip(self._sizes, self.pending.split([*self._sizes.values()])))
 
     @torch.no_grad()
-    def record(self, target: Tensor, evidence: Evidence) -> None:
-        """Add a batch of targets [N] and their evidence to :attr:`pending`, for :meth:`update`.
+    def record(self, target: Tensor, posteriors: TargetPosteriors) -> None:
+        """Add a batch of targets [N] and their posteriors to :attr:`pending`, for :meth:`update`.
 
         Targets whose log-probability is not finite are left out. Otherwise a single overflow in
         mixed precision would stay in the statistics.
@@ -241,16 +241,16 @@ class SenseInventory(nn.Module):
         if not self.recording:
             return
         sums = self._sums()
-        valid = evidence.counted & evidence.log_prob.isfinite()  # [N]
+        valid = posteriors.counted & posteriors.log_prob.isfinite()  # [N]
         counted = valid.to(self.usage.dtype)
         words = torch.where(valid, target, 0)
-        log_prob = torch.where(valid, evidence.log_prob, 0.0).to(counted.dtype)
-        joint = torch.where(valid.unsqueeze(1), evidence.sense_prob, 0.0).to(counted.dtype)
+        log_prob = torch.where(valid, posteriors.log_prob, 0.0).to(counted.dtype)
+        joint = torch.where(valid.unsqueeze(1), posteriors.sense_prob, 0.0).to(counted.dtype)
         share = joint / joint.sum(1, keepdim=True).clamp_min(torch.finfo(joint.dtype).tiny)
         sums["log_prob"].index_add_(0, words, log_prob)
         sums["prob"].index_add_(0, words, log_prob.exp() * counted)
         sums["count"].index_add_(0, words, counted)
-        senses = evidence.senses.flatten()
+        senses = posteriors.senses.flatten()
         sums["joint"].index_add_(0, senses, joint.flatten())
         sums["posterior"].index_add_(0, senses, share.flatten())
 

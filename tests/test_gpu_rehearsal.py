@@ -34,7 +34,7 @@ from tests.training.test_sense_updates import PlainOptimizer, training
 EVERY_UPDATE = {"models/recurrent.py:forward"}  # cuDNN wants lengths on the CPU; so does fairseq
 # which targets count; and words and contexts go to the sample, which is on the CPU
 SAMPLING = {"output_layers/kerbs.py:_nll", "clusters.py:add"}
-DECODING = {"output_layers/ranked_senses.py:of"}  # the order of senses: once a model, not each step
+DECODING = {"output_layers/decoding.py:of"}  # the order of senses: once a model, not each step
 SELDOM = {
     f"{file}.py:{function}"
     for file, functions in {

@@ -16,7 +16,7 @@ from torch import Tensor
 from fairseq_kerbs.benchmarks.comparison import Workload
 from fairseq_kerbs.kernels import build_kernel
 from fairseq_kerbs.likelihood import kerbs_nll
-from fairseq_kerbs.likelihood.nll import NllOptions, Senses, nll_with_evidence
+from fairseq_kerbs.likelihood.nll import NllOptions, SenseParameters, nll_with_posteriors
 from fairseq_kerbs.senses import SenseTable, build_sense_table, random_allocation
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -78,16 +78,16 @@ def make_inputs(
 def kerbs(inputs: Inputs, smoothing: float = 0.0, trained: bool = False) -> Tensor:
     """KerBS as its layer computes it."""
     theta = inputs.trained_theta if trained else inputs.theta
-    senses = Senses(inputs.w, theta, inputs.table, build_kernel("kerbs"))
+    senses = SenseParameters(inputs.w, theta, inputs.table, build_kernel("kerbs"))
     options = NllOptions(ignore_index=PAD, label_smoothing=smoothing)
-    return nll_with_evidence(inputs.h, senses, inputs.target, options)[0]
+    return nll_with_posteriors(inputs.h, senses, inputs.target, options)[0]
 
 
 def lean_softmax(inputs: Inputs) -> Tensor:
     """A plain softmax over words on the code path of KerBS: inner product, one sense a word."""
     theta = inputs.words.new_zeros(len(inputs.words))
-    senses = Senses(inputs.words, theta, inputs.word_table, build_kernel("lin"))
-    return nll_with_evidence(inputs.h, senses, inputs.target, NllOptions(ignore_index=PAD))[0]
+    senses = SenseParameters(inputs.words, theta, inputs.word_table, build_kernel("lin"))
+    return nll_with_posteriors(inputs.h, senses, inputs.target, NllOptions(ignore_index=PAD))[0]
 
 
 def naive_losses(inputs: Inputs, smoothing: float = 0.0) -> Tensor:

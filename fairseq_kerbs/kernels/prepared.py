@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.kernels.base import Kernel, compute_dtype, safe_norm
+from fairseq_kerbs.kernels.base import Kernel, Partials, compute_dtype, safe_norm
 from fairseq_kerbs.torch_compat import autocast_dtype, is_compiling
 
 MKL_NUMBERS = 2**22  # in a larger matrix MKL takes longer than oneDNN for a few rows
@@ -81,6 +81,26 @@ def widen(products: Tensor, dtype: torch.dtype) -> Tensor:
     return products.to(dtype).clamp(limits.min, limits.max)
 
 
+class KernelInputs(NamedTuple):
+    """A kernel and its arguments, for m senses (rows) and n context vectors (columns)."""
+
+    kernel: Kernel
+    x: Tensor  # products h·w, [m, n], in the compute dtype or in that of the products
+    h_norm: Tensor  # |h|, [n]
+    w_norm: Tensor  # |w|, [m, 1] or [m, n]
+    theta: Tensor  # Kernel.prepare(θ), [..., m, 1] or [..., m, n]
+
+    def value(self) -> Tensor:
+        """Kernel values, [m, n] in the compute dtype."""
+        x = widen(self.x, self.h_norm.dtype)
+        return self.kernel.value(x, self.h_norm, self.w_norm, self.theta)
+
+    def partials(self) -> Partials:
+        """Partial derivatives of the values."""
+        x = widen(self.x, self.h_norm.dtype)
+        return self.kernel.partials(x, self.h_norm, self.w_norm, self.theta)
+
+
 class PreparedSenses(NamedTuple):
     """Sense embeddings and kernel parameters in the form that products and kernel need."""
 
@@ -98,8 +118,15 @@ class PreparedSenses(NamedTuple):
         theta = kernel.prepare(theta.to(dtype)).unsqueeze(-1)
         return cls(kernel, w.to(products), safe_norm(w.to(dtype)), theta)
 
-    def inputs(
-        self, x: Tensor, h_norm: Tensor, rows: slice
-    ) -> tuple[Kernel, Tensor, Tensor, Tensor, Tensor]:
-        """Kernel and arguments of its ``value()`` for some rows of X [M, n]."""
-        return self.kernel, x[rows], h_norm, self.w_norm[rows], self.theta[..., rows, :]
+    def inputs(self, x: Tensor, h_norm: Tensor, rows: slice) -> KernelInputs:
+        """Inputs of the kernel for some rows of X [M, n], the products with n context vectors."""
+        return KernelInputs(
+            self.kernel, x[rows], h_norm, self.w_norm[rows], self.theta[..., rows, :]
+        )
+
+    def inputs_at(self, x: Tensor, h_norm: Tensor, senses: Tensor) -> KernelInputs:
+        """Inputs of the kernel for some senses of each context vector, their numbers [K, n]."""
+        at_senses = x.gather(0, senses)
+        return KernelInputs(
+            self.kernel, at_senses, h_norm, self.w_norm[senses, 0], self.theta[..., senses, 0]
+        )

@@ -1,37 +1,85 @@
 """Losses of tokens and the gradients of their sum, chunk by chunk.
 
 The gradient of a chunk needs only its logits, so it is added to dh, dW and dθ before the next chunk
-begins. This takes three matrix products: logits, dh and dW.
+begins. This takes three matrix products: logits, dh and dW. A chunk of n tokens goes through these
+steps (:meth:`_Chunks.run`):
+
+    x           products h·w, [M, n]
+    logits      s = K(x, |h|, |w|, θ), [M, n]
+    lse         logsumexp over all senses, [n]
+    target      the logits of the target's senses and their logsumexp
+    words       logsumexp over the senses of each word, [V, n], with label smoothing only
+    loss        from these three
+    gradients   G by the logits, G·∂s/∂x by the products, then dh and dW by products of these
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_kerbs.kernels import Kernel, safe_inverse, safe_norm
+from fairseq_kerbs.kernels import Kernel, safe_norm
 from fairseq_kerbs.kernels.prepared import PreparedSenses, multiply, widen
 from fairseq_kerbs.likelihood import compilation, passes
+from fairseq_kerbs.likelihood.norms import LossWeights, TargetGradient, WordLogits, norm_rule
+from fairseq_kerbs.likelihood.passes import LogitGradient, LogSumExp, WordSmoothing
 from fairseq_kerbs.senses import SenseTable
 from fairseq_kerbs.torch_compat import assert_later
 
 STEP = 32  # chunk sizes are multiples of it, which aligns rows of X with a CPU's vectors
-CPU_TOKENS, CPU_BYTES = 256, 128 << 20  # maximum size of a chunk, and of X
+CPU_TOKENS = 256  # maximum size of a chunk on a CPU
+CPU_BYTES = 128 << 20  # maximum size of X on a CPU
 GPU_SHARES = 96, 16  # logits take 1/96 of a GPU's memory in eager mode, 1/16 compiled
 BLOCK = 1 << 18  # products per operation in eager mode
 
-KERNELS_BY_KEY: dict[str, Kernel] = {}  # custom operators take no Python objects
+
+class LossInputs(NamedTuple):
+    """Tensors that a loss is computed from."""
+
+    h: Tensor  # context vectors, [N, d]
+    w: Tensor  # sense embeddings, [M, d]
+    theta: Tensor  # kernel parameters, [M]
+    table: SenseTable  # senses of each word
+    target: Tensor  # target words, [N]
+    weight: Tensor  # weight of each token's loss in the sum, [N] in the compute dtype
 
 
-def kernel_key(kernel: Kernel) -> str:
-    """Register a kernel for :func:`run_chunks`. Equal kernels have the same key."""
-    key = f"{type(kernel)}{sorted(vars(kernel).items())}"
-    KERNELS_BY_KEY.setdefault(key, kernel)
-    return key
+class Smoothing(NamedTuple):
+    """Weights of the parts of a token's loss, see :class:`.nll.NllOptions`."""
+
+    nll: float  # of −log P(target)
+    word: float  # of −log P of each word. 0 is no label smoothing
+
+
+@dataclass(frozen=True)
+class LossSettings:
+    """How a loss is computed."""
+
+    kernel: Kernel  # bound to d
+    products: torch.dtype  # dtype of the matrix products
+    smoothing: Smoothing
+    compile: bool = True  # allow torch.compile
+
+
+class TokenLosses(NamedTuple):
+    """Results for each token in the compute dtype, 0 for tokens of weight 0."""
+
+    loss: Tensor  # [N]
+    nll: Tensor  # without label smoothing, [N]
+    sense_prob: Tensor  # P(s_t = m) of the senses of the target (Eq. 5), [N, K]
+
+
+class InputGradients(NamedTuple):
+    """Gradients of the weighted sum of all losses, in the compute dtype."""
+
+    h: Tensor  # [N, d]
+    w: Tensor  # [M, d]
+    theta: Tensor  # [M]
 
 
 def check_words(target: Tensor, vocab_size: int) -> None:
@@ -45,8 +93,10 @@ def check_words(target: Tensor, vocab_size: int) -> None:
 
 def row_blocks(values: Tensor, whole: bool = False) -> list[slice]:
     """Blocks of rows of a matrix [m, n] that fit into a CPU's cache, or one block of all rows."""
-    size = max(1, values.shape[0] if whole or values.is_cuda else BLOCK // max(1, values.shape[1]))
-    return [slice(i, i + size) for i in range(0, values.shape[0], size)]
+    count, columns = values.shape
+    size = count if whole or values.is_cuda else BLOCK // max(1, columns)
+    size = max(1, size)
+    return [slice(start, start + size) for start in range(0, count, size)]
 
 
 def chunk_size(tokens: int, w: Tensor, compiled: bool, cpu_tokens: int = CPU_TOKENS) -> int:
@@ -64,202 +114,331 @@ def chunk_size(tokens: int, w: Tensor, compiled: bool, cpu_tokens: int = CPU_TOK
     return max(STEP, size // STEP * STEP)
 
 
-def run_chunks(
-    h: Tensor,
-    w: Tensor,
-    theta: Tensor,
-    table: Sequence[Tensor],
-    target: Tensor,
-    weight: Tensor,
-    gradients: bool,
-    smoothing: Sequence[float],
-    kernel: str,
-    products: torch.dtype,
-    compiled: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Losses of all tokens, and the gradients of their weighted sum.
+def compute_losses(
+    inputs: LossInputs, settings: LossSettings, gradients: bool
+) -> tuple[TokenLosses, InputGradients | None]:
+    """Losses of all tokens and, if they are wanted, the gradients of their weighted sum.
 
-    Args:
-        h, w, theta: context vectors [N, d], sense embeddings [M, d], kernel parameters [M].
-        table: the tensors of a :class:`SenseTable`.
-        target, weight: target words and the weights of their losses, [N] each.
-        smoothing: weights of the nll and of each word's −log P in the loss.
-        kernel, products: key in :data:`KERNELS_BY_KEY`, and dtype of the matrix products.
-        compiled: allow ``torch.compile``.
-
-    Returns:
-        losses [N], nlls without smoothing [N], P(s_t = m) of the target's senses [N, K], and
-        gradients by h, w and θ (empty without ``gradients``), all in the compute dtype. The first
-        three are 0 at weight 0.
+    Raises:
+        ValueError: a target is outside the vocabulary.
     """
-    check_words(target, len(table[0]))
-    with torch.no_grad(), torch.autocast(h.device.type, enabled=False):
-        senses = PreparedSenses.of(h, w, theta, KERNELS_BY_KEY[kernel], products)
-        compiled = compiled and gradients and compilation.worthwhile(len(w))
-        size = chunk_size(len(h), w, compiled)
-        chunks = _Chunks(senses, SenseTable(*table), smoothing, gradients, compiled, size)
-        wide = h.to(senses.w_norm.dtype)
-        contexts = senses.kernel.map_contexts(wide).to(senses.w.dtype)
-        inputs = h, contexts, safe_norm(wide).squeeze(-1), target, weight
-        splits = (value.split(size) for value in inputs)
-        *losses, dh = map(torch.cat, zip(*(chunks.run(*part) for part in zip(*splits))))
-        for loss in losses:
-            loss[weight == 0.0] = 0.0
-        dw, by_norm, by_theta = chunks.by_senses
-        if gradients:
-            dw = _with_norms(senses.kernel, dw, w, senses.w_norm.squeeze(1), by_norm)
-        return losses[0], losses[1], losses[2], dh, dw, by_theta
+    check_words(inputs.target, len(inputs.table.senses))
+    with torch.no_grad(), torch.autocast(inputs.h.device.type, enabled=False):
+        chunks = _Chunks(inputs, settings, gradients)
+        results = [chunks.run(tokens) for tokens in chunks.tokens(inputs)]
+        losses = TokenLosses(
+            loss=torch.cat([result.losses.loss for result in results]),
+            nll=torch.cat([result.losses.nll for result in results]),
+            sense_prob=torch.cat([result.losses.sense_prob for result in results]),
+        )
+        for values in losses:
+            values[inputs.weight == 0.0] = 0.0
+        if not gradients:
+            return losses, None
+        grad_h = torch.cat([result.grad_h for result in results if result.grad_h is not None])
+        return losses, InputGradients(grad_h, chunks.grad_w_with_norms(inputs.w), chunks.grad_theta)
+
+
+class _Tokens(NamedTuple):
+    """The tokens of a chunk."""
+
+    h: Tensor  # context vectors, [n, d]
+    mapped: Tensor  # A h of Kernel.map_contexts() in the dtype of products, [n, d]
+    h_norm: Tensor  # |h|, [n]
+    target: Tensor  # [n]
+    weight: Tensor  # [n]
+
+    def split(self, size: int) -> Iterator[_Tokens]:
+        """Chunks of ``size`` tokens."""
+        parts = (values.split(size) for values in self)
+        return (_Tokens(*chunk) for chunk in zip(*parts))
+
+    def padded(self, size: int) -> _Tokens:
+        """The same with norms, targets and weights padded to ``size`` by tokens of weight 0."""
+        padding = (0, size - len(self.h))
+        return self._replace(
+            h_norm=F.pad(self.h_norm, padding),
+            target=F.pad(self.target, padding),
+            weight=F.pad(self.weight, padding),
+        )
+
+
+class _Targets(NamedTuple):
+    """The senses of the targets, K for each of n tokens."""
+
+    senses: Tensor  # their numbers, [K, n]. Padding repeats a word's first sense
+    padding: Tensor  # True at padding, [K, n]
+    logits: Tensor  # [K, n]
+    lse: Tensor  # logsumexp over them, [n]
+
+    def probabilities(self, lse: Tensor) -> Tensor:
+        """P(s_t = m) of Eq. 5, [n, K], given the logsumexp over all senses [n]. 0 at padding."""
+        # by rounding errors alone, a probability could exceed 1
+        probabilities = (self.logits - lse).exp().clamp_max(1.0)
+        return probabilities.masked_fill(self.padding, 0.0).t()
+
+    def posteriors(self) -> Tensor:
+        """P(s_t = m | y), [K, n]. Padding has that of the word's first sense."""
+        return torch.exp((self.logits - self.lse).clamp_max(0.0))
+
+
+class _Scores(NamedTuple):
+    """What a chunk's loss is computed from."""
+
+    x: Tensor  # products, [M, n]
+    logits: Tensor  # [M, n]
+    log_sum: LogSumExp  # over all senses
+    target: _Targets
+    words: WordLogits | None  # None without label smoothing
+
+
+class _ChunkResult(NamedTuple):
+    """Results of a chunk that belong to its tokens."""
+
+    losses: TokenLosses
+    grad_h: Tensor | None  # [n, d]. None if no gradients are wanted
+
+
+class _Buffers(NamedTuple):
+    """Memory that all chunks reuse, as the first access to new memory is slow on a CPU."""
+
+    x: Tensor
+    logits: Tensor
+    word_logits: Tensor  # empty if nothing needs it
+    word_means: Tensor  # of the same size
 
 
 class _Chunks:
     """Losses of chunks of tokens, and sums of gradients over the chunks."""
 
-    def __init__(
-        self,
-        senses: PreparedSenses,
-        table: SenseTable,
-        smoothing: Sequence[float],
-        gradients: bool,
-        compiled: bool,
-        size: int,
-    ) -> None:
-        self.senses, self.table, self.smoothing = senses, table, smoothing
-        self.gradients, self.compiled, self.size = gradients, compiled, size
-        self.call = compilation.call if compiled else lambda function, *inputs: function(*inputs)
-        new, count = senses.w_norm, len(senses.w)
-        masses = len(table.senses) if smoothing[1] and len(table.senses) < count else 0
-        # all chunks reuse these, as the first access to new memory is slow on a CPU
-        rows = (0 if senses.w.is_cuda else count, count, masses, masses)
-        self.x, self.logits, *self.of_words = (new.new_zeros(number * size) for number in rows)
-        shapes = (senses.w.shape, count, count) if gradients else (0, 0, 0)
-        self.by_senses = [new.new_zeros(shape) for shape in shapes]  # dW, by |w|, by θ
+    def __init__(self, inputs: LossInputs, settings: LossSettings, gradients: bool) -> None:
+        w = inputs.w
+        self.table = inputs.table
+        self.smoothing = settings.smoothing
+        self.senses = PreparedSenses.of(
+            inputs.h, w, inputs.theta, settings.kernel, settings.products
+        )
+        self.rule = norm_rule(settings.kernel)
+        self.with_gradients = gradients
+        self.compiled = settings.compile and gradients and compilation.worthwhile(len(w))
+        self.size = chunk_size(len(inputs.h), w, self.compiled)
+        self.buffers = self._allocate()
+        # sums over the chunks
+        new = self.senses.w_norm
+        self.grad_w = new.new_zeros(w.shape if gradients else 0)  # through the products alone
+        self.norm_sums = new.new_zeros(len(w) if gradients else 0)  # of the rule, for each sense
+        self.grad_theta = new.new_zeros(len(w) if gradients else 0)
 
-    def run(
-        self, h: Tensor, contexts: Tensor, h_norm: Tensor, target: Tensor, weight: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Loss [n], nll [n], P of the target's senses [n, K], and the gradient by h, [n, d]."""
-        (by_nll, by_each), tokens, table = self.smoothing, len(h), self.table
-        words, dh, masses = len(table.senses), h_norm.new_empty(0), None
-        with_mean, sums = self.gradients and self.senses.kernel.homogeneous, []
-        if h.is_cuda:
-            x = multiply(self.senses.w, contexts)  # the passes widen it
-        else:  # compiled functions need a fixed size: pad with tokens of weight 0
-            padding = (0, self.size - tokens if self.compiled else 0)
-            h_norm, target, weight = (F.pad(v, padding) for v in (h_norm, target, weight))
-            x = self.x[: len(self.senses.w) * len(target)].view(len(self.senses.w), len(target))
-            for rows in row_blocks(x):
-                x[rows, :tokens] = widen(multiply(self.senses.w[rows], contexts), x.dtype)
-        logits = self.logits[: x.numel()].view_as(x)
-        for rows in row_blocks(x, self.compiled):
-            self.call(passes.write_logits, *self.senses.inputs(x, h_norm, rows), logits[rows])
-            sums.append(self.call(passes.log_sum, logits[rows], with_mean))
-        by_block, of_blocks = map(torch.stack, zip(*sums))  # [blocks, n] each
-        log_z = by_block.logsumexp(0)
-        mean = ((by_block - log_z).exp() * of_blocks).sum(0)
-        senses, unused = table.senses[target].t(), ~table.mask[target].t()  # [K, n]
-        s = logits.gather(0, senses)
-        log_target = s.masked_fill(unused, -torch.inf).logsumexp(0)
+    def _allocate(self) -> _Buffers:
+        new = self.senses.w_norm
+        words = len(self.table.senses)
+        senses = len(self.table.words)
+        products = 0 if new.is_cuda else senses
+        smoothed = words if self.smoothing.word and words < senses else 0
+        sizes = (products, senses, smoothed, smoothed)
+        return _Buffers(*(new.new_zeros(rows * self.size) for rows in sizes))
+
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a pass, compiled if that is worth while."""
+        if self.compiled:
+            return compilation.call(function, *arguments)
+        return function(*arguments)
+
+    def _blocks(self, matrix: Tensor) -> list[slice]:
+        """Blocks of rows for a pass: compiled functions take all rows at once."""
+        return row_blocks(matrix, whole=self.compiled)
+
+    def tokens(self, inputs: LossInputs) -> Iterator[_Tokens]:
+        """The tokens of each chunk."""
+        wide = inputs.h.to(self.senses.w_norm.dtype)
+        mapped = self.senses.kernel.map_contexts(wide).to(self.senses.w.dtype)
+        h_norm = safe_norm(wide).squeeze(-1)
+        tokens = _Tokens(inputs.h, mapped, h_norm, inputs.target, inputs.weight)
+        return tokens.split(self.size)
+
+    def run(self, tokens: _Tokens) -> _ChunkResult:
+        """Losses of a chunk. Its gradients by w and θ are added to the sums."""
+        count = len(tokens.h)
+        if self.compiled and not tokens.h.is_cuda:  # compiled functions need a fixed size
+            tokens = tokens.padded(self.size)
+        x = self._products(tokens)
+        logits = self._logits(x, tokens.h_norm)
+        log_sum = self._log_sum(logits)
+        target = self._targets(tokens.target, logits)
+        words = self._words(logits) if self.smoothing.word else None
         # by rounding errors alone, a probability could exceed 1
-        loss = nll = (log_z - log_target).clamp_min(0.0)
-        joint = (s - log_z).exp().clamp_max(1.0).masked_fill(unused, 0.0).t()
-        if by_each:
-            if len(self.of_words[0]):
-                size = words * x.shape[1]
-                masses, means = (value[:size].view(words, -1) for value in self.of_words)
-                for i in row_blocks(masses, self.compiled):
-                    args = logits, table.senses[i], table.mask[i], masses[i], means[i]
-                    self.call(passes.write_word_masses, *args)
-            total = (logits if masses is None else masses).sum(0)  # equal with one sense per word
-            loss = by_nll * nll + by_each * (words * log_z - total)
-        if self.gradients:
-            by_all, by_word = (by_nll + words * by_each) * weight, by_each * weight
-            along_h = by_all * mean
-            if by_each and with_mean:
-                along_h -= by_word * (total if masses is None else means.sum(0))
-            factors = log_z, log_target, by_all, by_nll * weight, by_word
-            at_targets = self._target_gradients(x, h_norm, logits, senses, s, unused, *factors)
-            rest = log_z, by_all, by_word if by_each else None, masses
-            dh = self._gradients(h, contexts, h_norm, x, logits, along_h, at_targets, *rest)
-        return loss[:tokens], nll[:tokens], joint[:tokens], dh
+        nll = (log_sum.lse - target.lse).clamp_min(0.0)
+        loss = nll
+        if words is not None:
+            smoothed = len(self.table.senses) * log_sum.lse - words.total  # Σ_i −log P(word i)
+            loss = self.smoothing.nll * nll + self.smoothing.word * smoothed
+        sense_prob = target.probabilities(log_sum.lse)
+        losses = TokenLosses(loss[:count], nll[:count], sense_prob[:count])
+        if not self.with_gradients:
+            return _ChunkResult(losses, None)
+        scores = _Scores(x, logits, log_sum, target, words)
+        return _ChunkResult(losses, self._add_gradients(tokens, scores))
 
-    def _target_gradients(
-        self,
-        x: Tensor,
-        h_norm: Tensor,
-        logits: Tensor,
-        senses: Tensor,
-        s: Tensor,
-        unused: Tensor,
-        log_z: Tensor,
-        log_target: Tensor,
-        by_all: Tensor,
-        by_target: Tensor,
-        by_word: Tensor,
-    ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Gradients by the senses of the targets y, with logits s. These logits become the lowest
-        number, so that :func:`.write_gradients` leaves them out: sums of both parts of G would
-        cancel.
+    def _products(self, tokens: _Tokens) -> Tensor:
+        """X = W hᵀ, [M, n]. On a GPU it stays in the dtype of products, and the passes widen it."""
+        w = self.senses.w
+        if tokens.h.is_cuda:
+            return multiply(w, tokens.mapped)
+        columns = len(tokens.target)
+        x = self.buffers.x[: len(w) * columns].view(len(w), columns)
+        for rows in row_blocks(x):
+            x[rows, : len(tokens.h)] = widen(multiply(w[rows], tokens.mapped), x.dtype)
+        return x
 
-        Returns:
-            their numbers, and G·∂s/∂x, G·∂s/∂|h|, G·∂s/∂|w| and G·∂s/∂θ, [K, n] each. For a
-            homogeneous kernel, G·s replaces the third, and −by_target·P(m | y)·s the second.
+    def _logits(self, x: Tensor, h_norm: Tensor) -> Tensor:
+        """Logits of all senses, [M, n]."""
+        logits = self.buffers.logits[: x.numel()].view_as(x)
+        for rows in self._blocks(x):
+            self._call(passes.write_logits, self.senses.inputs(x, h_norm, rows), logits[rows])
+        return logits
+
+    def _log_sum(self, logits: Tensor) -> LogSumExp:
+        """logsumexp over all senses, with the mean logit if the gradients need it."""
+        logsumexp = self.rule.logsumexp if self.with_gradients else passes.logsumexp
+        return _joined([self._call(logsumexp, logits[rows]) for rows in self._blocks(logits)])
+
+    def _targets(self, target: Tensor, logits: Tensor) -> _Targets:
+        """The senses of target words [n]."""
+        senses = self.table.senses[target].t()
+        padding = ~self.table.mask[target].t()
+        target_logits = logits.gather(0, senses)
+        lse = target_logits.masked_fill(padding, -torch.inf).logsumexp(0)
+        return _Targets(senses, padding, target_logits, lse)
+
+    def _words(self, logits: Tensor) -> WordLogits:
+        """logsumexp over the senses of each word."""
+        if not len(self.buffers.word_logits):
+            return WordLogits(None, None, logits.sum(0))
+        shape = (len(self.table.senses), logits.shape[1])
+        values = self.buffers.word_logits[: shape[0] * shape[1]].view(shape)
+        means = self.buffers.word_means[: shape[0] * shape[1]].view(shape)
+        for words in self._blocks(values):
+            self._call(
+                passes.write_word_logits,
+                logits,
+                self.table.senses[words],
+                self.table.mask[words],
+                values[words],
+                means[words],
+            )
+        return WordLogits(values, means, values.sum(0))
+
+    def _add_gradients(self, tokens: _Tokens, scores: _Scores) -> Tensor:
+        """Add to the gradients by w and θ, and return the gradient by h, [n, d].
+
+        The senses of the targets y are apart from the others, as sums of the parts of
+        G_m = a·P(m) − b·P(m | y) − c·P(m | L(m)) would cancel.
         """
-        kernel, _, w_norm, theta = self.senses
-        share = torch.exp((s - log_target).clamp_max(0.0))
-        inputs = widen(x.gather(0, senses), s.dtype), h_norm, w_norm[senses, 0]
-        by_x, *others = kernel.partials(*inputs, theta[..., senses, 0])
-        if kernel.homogeneous:
-            others[:2] = s, s
-        whole = torch.exp(s - log_z) * by_all - share * (by_word + by_target)
-        once = whole.masked_fill(unused, 0.0)  # padding repeats a word's first sense
-        of_h = (share * -by_target).masked_fill(unused, 0.0) if kernel.homogeneous else once
-        logits.scatter_(0, senses, torch.full_like(s, torch.finfo(s.dtype).min))
-        return senses, whole * by_x, [g * by for g, by in zip((of_h, once, once), others)]
+        weights = self._loss_weights(tokens.weight)
+        target = _target_gradient(scores, weights)
+        numbers = scores.target.senses
+        at_targets = self.senses.inputs_at(scores.x, tokens.h_norm, numbers).partials()
+        token_terms, sense_terms = self.rule.target_terms(target, at_targets)
+        # the lowest number says to the pass that G is 0 here
+        lowest = torch.full_like(target.logits, torch.finfo(scores.logits.dtype).min)
+        scores.logits.scatter_(0, numbers, lowest)
+        token_sums = self.rule.known_token_sums(scores.log_sum, weights, scores.words)
+        token_sums += self._pass(tokens, scores, weights)
+        token_sums += token_terms.sum(0)
+        # index_put_ adds in a fixed order, also on a GPU
+        self.norm_sums.index_put_((numbers,), sense_terms, accumulate=True)
+        theta_terms = target.once * at_targets.theta
+        self.grad_theta.index_put_((numbers,), theta_terms, accumulate=True)
+        grad_x = passes.written_over(scores.x, scores.logits)
+        grad_x.scatter_(0, numbers, (target.grad_logits * at_targets.x).to(grad_x.dtype))
+        return self._add_products(tokens, grad_x, token_sums)
 
-    def _gradients(
-        self,
-        h: Tensor,
-        contexts: Tensor,
-        h_norm: Tensor,
-        x: Tensor,
-        logits: Tensor,
-        along_h: Tensor,
-        at_targets: tuple[Tensor, Tensor, list[Tensor]],
-        *rest: Any,
-    ) -> Tensor:
-        """Add to the gradients by the senses, and return the gradient by h, [n, d]."""
-        dw, by_norm, by_theta = self.by_senses
-        for rows in row_blocks(x, self.compiled):
-            inputs = *self.senses.inputs(x, h_norm, rows), self.table.words[rows], *rest
-            sums = self.call(passes.write_gradients, *inputs, logits[rows])
-            for total, part in zip((along_h, by_norm[rows], by_theta[rows]), sums):
-                total += part
-        senses, whole, (of_h, *of_senses) = at_targets
-        along_h += of_h.sum(0)
-        for total, part in zip((by_norm, by_theta), of_senses):
-            total.index_put_((senses,), part, accumulate=True)  # in a fixed order, also on a GPU
-        written = x if x.dtype == torch.bfloat16 else logits
-        written.scatter_(0, senses, whole.to(written.dtype))
-        at, w, dtype, scale = slice(len(h)), self.senses.w, h_norm.dtype, h_norm.new_ones(())
-        p = written[:, at]
+    def _loss_weights(self, weight: Tensor) -> LossWeights:
+        """Weights of the logsumexps in the weighted loss of each token [n]."""
+        nll, word = self.smoothing
+        return LossWeights(
+            lse=(nll + len(self.table.senses) * word) * weight,
+            target=nll * weight,
+            word=word * weight,
+        )
+
+    def _pass(self, tokens: _Tokens, scores: _Scores, weights: LossWeights) -> Tensor:
+        """Overwrite logits or products by the gradient by products, except at the targets' senses.
+
+        Adds to the sums for each sense, and returns the sum for each token, [n].
+        """
+        token_sums = torch.zeros_like(weights.lse)
+        for rows in self._blocks(scores.x):
+            smoothing = None
+            if scores.words is not None:
+                words = self.table.words[rows]
+                smoothing = WordSmoothing(weights.word, words, scores.words.values)
+            gradient = LogitGradient(scores.log_sum.lse, weights.lse, smoothing)
+            inputs = self.senses.inputs(scores.x, tokens.h_norm, rows)
+            sums = self._call(
+                passes.write_gradients, self.rule, inputs, gradient, scores.logits[rows]
+            )
+            token_sums += sums.h_norm
+            self.norm_sums[rows] += sums.w_norm
+            self.grad_theta[rows] += sums.theta
+        return token_sums
+
+    def _add_products(self, tokens: _Tokens, grad_x: Tensor, token_sums: Tensor) -> Tensor:
+        """Add P (A h) to the gradient by w, and return the gradient by h from Pᵀ W, [n, d].
+
+        P is the gradient by products, [M, n]. It may have columns of padding.
+        """
+        count = len(tokens.h)
+        w = self.senses.w
+        dtype = self.grad_w.dtype
+        p = grad_x[:, :count]
+        scale = None
         if w.dtype == torch.float16 and p.numel():
-            # Most entries are tiny. At this scale no sum over senses or tokens overflows.
-            factors = ((0, w), (1, contexts))
-            bounds = [p.abs().sum(dim).amax() * v.abs().amax().clamp_min(1.0) for dim, v in factors]
-            scale = 32768.0 / torch.stack(bounds).amax().clamp_min(torch.finfo(dtype).tiny)
+            scale = _float16_scale(p, w, tokens.mapped)
             p = p * scale
         p = p.to(w.dtype)
         for rows in row_blocks(p):  # a product of all rows would allocate memory, which is slow
-            dw[rows] += multiply(p[rows], contexts.t()).to(dtype) / scale
-        by_h = self.senses.kernel.map_contexts(multiply(p.t(), w.t()).to(dtype) / scale)
-        return _with_norms(self.senses.kernel, by_h, h, h_norm[at], along_h[at])
+            product = multiply(p[rows], tokens.mapped.t()).to(dtype)
+            self.grad_w[rows] += product if scale is None else product / scale
+        by_mapped = multiply(p.t(), w.t()).to(dtype)
+        if scale is not None:
+            by_mapped = by_mapped / scale
+        product = self.senses.kernel.map_contexts(by_mapped)
+        return self.rule.add(product, tokens.h, tokens.h_norm[:count], token_sums[:count])
+
+    def grad_w_with_norms(self, w: Tensor) -> Tensor:
+        """Gradient by w of the sum over all chunks, [M, d], after all of them have run."""
+        w_norm = self.senses.w_norm.squeeze(1)
+        return self.rule.add(self.grad_w, w, w_norm, self.norm_sums)
 
 
-def _with_norms(
-    kernel: Kernel, product: Tensor, rows: Tensor, norm: Tensor, by_norm: Tensor
-) -> Tensor:
-    """Add the gradient through |h| or |w| to the product Pᵀ W or P h, [·, d], in place."""
-    inverse, rows = safe_inverse(norm), rows.to(product.dtype)
-    if kernel.homogeneous:  # by_norm is G·s, the component of the gradient along h or w
-        by_norm = by_norm * inverse - torch.einsum("id,id->i", product, rows) * inverse
-    return product.addcmul_(rows, (by_norm * inverse).unsqueeze(1))
+def _joined(parts: list[LogSumExp]) -> LogSumExp:
+    """logsumexp and mean logit over several blocks of senses, from those of each block."""
+    by_block = torch.stack([part.lse for part in parts])  # [blocks, n]
+    lse = by_block.logsumexp(0)
+    means = [part.mean for part in parts if part.mean is not None]
+    if not means:
+        return LogSumExp(lse, None)
+    return LogSumExp(lse, ((by_block - lse).exp() * torch.stack(means)).sum(0))
+
+
+def _target_gradient(scores: _Scores, weights: LossWeights) -> TargetGradient:
+    """Gradient by the logits of the targets' senses."""
+    target = scores.target
+    posteriors = target.posteriors()
+    probabilities = torch.exp(target.logits - scores.log_sum.lse)
+    grad_logits = probabilities * weights.lse - posteriors * (weights.word + weights.target)
+    return TargetGradient(
+        target.logits,
+        grad_logits,
+        once=grad_logits.masked_fill(target.padding, 0.0),
+        through_target=(posteriors * -weights.target).masked_fill(target.padding, 0.0),
+    )
+
+
+def _float16_scale(p: Tensor, w: Tensor, contexts: Tensor) -> Tensor:
+    """A scale of P [M, n], whose entries are tiny, at which neither Pᵀ W nor P h overflows."""
+    sums = [p.abs().sum(0).amax(), p.abs().sum(1).amax()]
+    largest = [w.abs().amax().clamp_min(1.0), contexts.abs().amax().clamp_min(1.0)]
+    bounds = [total * factor for total, factor in zip(sums, largest)]
+    return 32768.0 / torch.stack(bounds).amax().clamp_min(torch.finfo(p.dtype).tiny)

@@ -7,7 +7,7 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -46,17 +46,27 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, options=options, dynamic=False)
 
 
+def _tensors(arguments: Iterable[Any]) -> Iterator[Tensor]:
+    """All tensors among arguments, in order, also those within named tuples."""
+    for value in arguments:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, tuple):
+            yield from _tensors(value)
+
+
 def call(function: Callable[..., Any], *arguments: Any, axes: Sequence[int] = ()) -> Any:
     """Call a function compiled, or in eager mode after a warning if compilation fails.
 
     The gradient of a function may be compiled in the backward pass, where a failure is an error.
-    ``axes`` has the axis of tokens for each tensor among the arguments [the last ones].
+    ``axes`` has the axis of tokens for each tensor among the arguments, and in tuples among them
+    [the last ones].
     """
     global _works
     if not _works:
         return function(*arguments)
     started = time.perf_counter()
-    tensors = [value for value in arguments if isinstance(value, Tensor)]
+    tensors = list(_tensors(arguments))
     for value, axis in zip(tensors, axes or [-1] * len(tensors)):
         if value.is_cuda and value.dim():  # tokens vary in number: compile once for all numbers
             torch._dynamo.maybe_mark_dynamic(value, axis % value.dim())

@@ -1,57 +1,155 @@
-"""Element-wise passes and sums over a chunk of products, as plain functions for torch.compile.
+"""Element-wise passes and sums over a chunk of logits, as plain functions for torch.compile.
 
-X [M, n] has the products of M senses, or some of them, with n context vectors. A sense is a row, so
-that gathering senses copies whole rows. Compiled functions that write allocate nothing as large.
+Matrices [M, n] have a row per sense, or per sense of a block, and a column per token. A sense is a
+row, so that gathering senses copies whole rows. Compiled functions that write allocate nothing as
+large as these matrices.
 """
 
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.kernels import Kernel
 from fairseq_kerbs.kernels.base import exp
-from fairseq_kerbs.kernels.prepared import widen
+from fairseq_kerbs.kernels.prepared import KernelInputs
+
+if TYPE_CHECKING:
+    from fairseq_kerbs.likelihood.norms import NormRule
 
 ROWS = 64  # senses whose sums are added to the others' sums: a CPU's cache holds their logits
 
 
-def write_logits(
-    kernel: Kernel, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor, logits: Tensor
-) -> None:
-    """Write logits of products X [M, n] into ``logits``, which may be X. The other arguments are
-    those of :meth:`.Kernel.value`: [n], [M, 1] and [..., M, 1]. X may have the inputs' dtype."""
-    logits.copy_(kernel.value(widen(x, h_norm.dtype), h_norm, w_norm, theta))
+class LogSumExp(NamedTuple):
+    """Sums over the logits of all senses, or of a block of senses, for each of n tokens."""
+
+    lse: Tensor  # logsumexp, the log of the denominator of Eq. 5, [n]
+    mean: Tensor | None  # mean logit Σ_m P(m) s_m, [n]. None if nobody needs it
 
 
-def log_sum(logits: Tensor, with_mean: bool) -> tuple[Tensor, Tensor]:
-    """Log of the denominator of Eq. 5, logsumexp over senses, and the mean logit Σ_m P(m) s_m if it
-    is needed, else 0: [M, n] -> [n], [n]."""
+class WordSmoothing(NamedTuple):
+    """What label smoothing adds to the gradient by logits, for a block of senses."""
+
+    weight: Tensor  # weight of each word's log-probability in the loss, [n]
+    words: Tensor  # word L(m) of each sense of the block, [m]
+    word_logits: Tensor | None  # those of word_logits(), [V, n]. None if all words have one sense
+
+
+class LogitGradient(NamedTuple):
+    """What the gradient G by logits is computed from, except for the senses of targets.
+
+    G_m = weight·P(m) − smoothing.weight·P(m | L(m))
+    """
+
+    lse: Tensor  # logsumexp of all logits, [n]
+    weight: Tensor  # derivative of the loss by it, [n]
+    smoothing: WordSmoothing | None  # None without label smoothing
+
+    def of(self, logits: Tensor) -> Tensor:
+        """G, [m, n], which is 0 where a logit is the lowest number of its dtype."""
+        grad_logits = exp(logits - self.lse) * self.weight
+        if self.smoothing is None:
+            return grad_logits
+        weight, words, word_logits = self.smoothing
+        if word_logits is None:
+            posteriors = logits.gt(torch.finfo(logits.dtype).min)  # 1, or 0 at the lowest number
+        else:
+            posteriors = exp(logits - word_logits[words])
+        return grad_logits - weight * posteriors
+
+
+class GradientSums(NamedTuple):
+    """Sums of the gradient G by logits over senses or tokens, for a block of m senses."""
+
+    h_norm: Tensor  # Σ_m G·(slope of the NormRule for |h|), [n]
+    w_norm: Tensor  # Σ_t G·(slope of the NormRule for |w|), [m]
+    theta: Tensor  # Σ_t G·∂s/∂θ, [m]
+
+
+def write_logits(inputs: KernelInputs, logits: Tensor) -> None:
+    """Write the kernel values [m, n] into ``logits``, which may be the products in ``inputs``."""
+    logits.copy_(inputs.value())
+
+
+def logsumexp(logits: Tensor) -> LogSumExp:
+    """logsumexp over senses, [m, n] -> [n], without the mean."""
+    peaks = []
+    totals = []
+    for block in _blocks(logits):
+        peak = block.amax(1)
+        peaks.append(peak)
+        totals.append(exp(block - peak.unsqueeze(1)).sum(1))
+    peak, factors = _common_peak(torch.cat(peaks))
+    total = (factors * torch.cat(totals)).sum(0)
+    return LogSumExp(peak + total.log(), None)
+
+
+def logsumexp_and_mean(logits: Tensor) -> LogSumExp:
+    """logsumexp over senses and the mean logit, [m, n] -> [n], [n]."""
+    peaks = []
+    totals = []
+    moments = []
+    for block in _blocks(logits):
+        peak = block.amax(1)
+        shares = exp(block - peak.unsqueeze(1))
+        peaks.append(peak)
+        totals.append(shares.sum(1))
+        moments.append((shares * block).sum(1))
+    peak, factors = _common_peak(torch.cat(peaks))
+    total = (factors * torch.cat(totals)).sum(0)
+    mean = (factors * torch.cat(moments)).sum(0) / total
+    return LogSumExp(peak + total.log(), mean)
+
+
+def _blocks(logits: Tensor) -> list[Tensor]:
+    """Logits [m, n] as blocks of :data:`ROWS` senses and the rest, [blocks, senses, n] each."""
     size = len(logits) // ROWS * ROWS
-    parts, sums = [logits[:size].unflatten(0, (-1, ROWS)), logits[size:].unsqueeze(0)], []
-    for part in (part for part in parts if part.shape[0] * part.shape[1]):
-        peak = part.amax(1)
-        shares = exp(part - peak.unsqueeze(1))
-        moment = (shares * part).sum(1) if with_mean else torch.zeros_like(peak)
-        sums.append((peak, shares.sum(1), moment))
-    peaks, totals, moments = (torch.cat(values) for values in zip(*sums))  # [M / ROWS, n]
+    blocks = [logits[:size].unflatten(0, (-1, ROWS)), logits[size:].unsqueeze(0)]
+    return [block for block in blocks if block.shape[0] * block.shape[1]]
+
+
+def _common_peak(peaks: Tensor) -> tuple[Tensor, Tensor]:
+    """Largest of the blocks' peaks [blocks, n], and the factors that relate their sums to it."""
     peak = peaks.amax(0)
-    factors = exp(peaks - peak)
-    total = (factors * totals).sum(0)
-    return peak + total.log(), (factors * moments).sum(0) / total
+    return peak, exp(peaks - peak)
 
 
-def word_masses(logits: Tensor, senses: Tensor, mask: Tensor) -> Tensor:
-    """Log of the unnormalized probability of each word (Eq. 4), [M, n] -> [V, n], from the senses
-    and the mask of a :class:`~fairseq_kerbs.senses.SenseTable`, [V, K] each."""
-    # a loop over K, which is short: torch.compile would vectorize a sum over K
-    rows = [logits[number] for number in senses.t()]
+def word_logits(logits: Tensor, senses: Tensor, mask: Tensor) -> Tensor:
+    """Log of the unnormalized probability of each word (Eq. 4): logsumexp over its senses.
+
+    Args:
+        logits: logits of all senses, [M, n].
+        senses, mask: those of a :class:`~fairseq_kerbs.senses.SenseTable`, [V, K] each.
+
+    Returns:
+        [V, n].
+    """
+    rows = _rows_by_slot(logits, senses)
     if len(rows) == 1:
         return rows[0]
     peak, shares = _shares(rows, mask)
     return peak + functools.reduce(torch.add, shares).log()
+
+
+def write_word_logits(
+    logits: Tensor, senses: Tensor, mask: Tensor, values: Tensor, means: Tensor
+) -> None:
+    """Write :func:`word_logits` into ``values``, and the mean logit of each word's senses,
+    Σ_m P(m | word) s_m, into ``means``, [V, n] each."""
+    rows = _rows_by_slot(logits, senses)
+    peak, shares = _shares(rows, mask)
+    total = functools.reduce(torch.add, shares)
+    values.copy_(peak + total.log())
+    weighted = [share * row for share, row in zip(shares, rows)]
+    means.copy_(functools.reduce(torch.add, weighted) / total)
+
+
+def _rows_by_slot(logits: Tensor, senses: Tensor) -> list[Tensor]:
+    """Logits of every word's first sense, of every word's second one and so on, K times [V, n]."""
+    # a loop over K, which is short: torch.compile would vectorize a sum over K
+    return [logits[numbers] for numbers in senses.t()]
 
 
 def _shares(rows: list[Tensor], mask: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -61,61 +159,46 @@ def _shares(rows: list[Tensor], mask: Tensor) -> tuple[Tensor, list[Tensor]]:
     return peak, [torch.exp(row - peak) * is_real for row, is_real in zip(rows, real)]
 
 
-def write_word_masses(
-    logits: Tensor, senses: Tensor, mask: Tensor, masses: Tensor, means: Tensor
-) -> None:
-    """Write :func:`word_masses` into ``masses``, and the mean logits Σ_m P(m | word) s_m of the
-    senses of each word into ``means``, [V, n] each."""
-    rows = [logits[number] for number in senses.t()]
-    peak, shares = _shares(rows, mask)
-    total = functools.reduce(torch.add, shares)
-    masses.copy_(peak + total.log())
-    weighted = [share * row for share, row in zip(shares, rows)]
-    means.copy_(functools.reduce(torch.add, weighted) / total)
-
-
 def write_gradients(
-    kernel: Kernel,
-    x: Tensor,
-    h_norm: Tensor,
-    w_norm: Tensor,
-    theta: Tensor,
-    words: Tensor,
-    log_z: Tensor,
-    weight: Tensor,
-    by_word: Tensor | None,
-    masses: Tensor | None,
-    logits: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Overwrite logits s, or bfloat16 X, by G·∂s/∂x, where G is the gradient by the logits:
-
-        G = weight·P(m) − by_word·P(m | L(m)), or 0 if s is the lowest number of its dtype
+    rule: NormRule, inputs: KernelInputs, gradient: LogitGradient, logits: Tensor
+) -> GradientSums:
+    """Overwrite logits s, or bfloat16 products, by G·∂s/∂x, the gradient by the products x = h·w.
 
     Args:
-        kernel, x, h_norm, w_norm, theta: see :func:`write_logits`.
-        words: word L(m) of each sense, [M].
-        log_z: logsumexp of all logits, [n].
-        weight, by_word: factors of G, [n]. None stands for 0.
-        masses: :func:`word_masses`, [V, n], or None if every word has one sense.
-        logits: logits of X, [M, n].
+        rule: which sums the gradients through |h| and |w| need.
+        inputs: kernel, products [m, n] and norms.
+        gradient: computes G from the logits.
+        logits: kernel values of ``inputs``, or the lowest number where G is 0, [m, n].
 
     Returns:
-        sums of G·∂s/∂|h| over senses [n], or 0 for a homogeneous kernel, and of G·∂s/∂|w| and
-        G·∂s/∂θ over tokens [M]. For a homogeneous kernel, G·s replaces the second term.
+        sums of G over senses and over tokens.
     """
-    grad = exp(logits - log_z) * weight
-    if by_word is not None:
-        lowest = torch.finfo(logits.dtype).min
-        shares = logits.gt(lowest) if masses is None else exp(logits - masses[words])
-        grad = grad - by_word * shares
-    by_x, by_h, by_w, by_theta = kernel.partials(widen(x, h_norm.dtype), h_norm, w_norm, theta)
-    if kernel.homogeneous:
-        by_w = logits
-    zeros = torch.zeros_like(w_norm[:, 0])
-    sums = (
-        torch.zeros_like(log_z) if isinstance(by_h, float) else (grad * by_h).sum(0),
-        zeros if isinstance(by_w, float) else (grad * by_w).sum(1),
-        zeros if isinstance(by_theta, float) else (grad * by_theta).sum(1),
+    grad_logits = gradient.of(logits)
+    partials = inputs.partials()
+    slopes = rule.slopes(logits, partials)
+    sums = GradientSums(
+        h_norm=_sum_over_senses(grad_logits, slopes.h_norm),
+        w_norm=_sum_over_tokens(grad_logits, slopes.w_norm),
+        theta=_sum_over_tokens(grad_logits, partials.theta),
     )
-    (x if x.dtype == torch.bfloat16 else logits).copy_(grad * by_x)
+    written_over(inputs.x, logits).copy_(grad_logits * partials.x)
     return sums
+
+
+def written_over(x: Tensor, logits: Tensor) -> Tensor:
+    """The matrix that the gradients by products overwrite: the products if they are bfloat16."""
+    return x if x.dtype == torch.bfloat16 else logits
+
+
+def _sum_over_senses(grad_logits: Tensor, slope: Tensor | float) -> Tensor:
+    """Σ_m G·slope, [n]. No pass is needed where the slope is the number 0."""
+    if isinstance(slope, float):
+        return torch.zeros_like(grad_logits[0])
+    return (grad_logits * slope).sum(0)
+
+
+def _sum_over_tokens(grad_logits: Tensor, slope: Tensor | float) -> Tensor:
+    """Σ_t G·slope, [m]. No pass is needed where the slope is the number 0."""
+    if isinstance(slope, float):
+        return torch.zeros_like(grad_logits[:, 0])
+    return (grad_logits * slope).sum(1)

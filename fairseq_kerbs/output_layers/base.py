@@ -11,16 +11,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_kerbs.kernels import Kernel, build_kernel, compute_dtype, kernel_logits
-from fairseq_kerbs.likelihood.chunks import kernel_key
-from fairseq_kerbs.likelihood.nll import NllOptions, Senses, nll_with_evidence, word_log_probs
-from fairseq_kerbs.output_layers.ranked_senses import score_words
-from fairseq_kerbs.senses import Evidence, SenseTable
+from fairseq_kerbs.likelihood.custom_operator import kernel_key
+from fairseq_kerbs.likelihood.nll import (
+    NllOptions,
+    SenseParameters,
+    nll_with_posteriors,
+    word_log_probs,
+)
+from fairseq_kerbs.output_layers.decoding import score_words
+from fairseq_kerbs.senses import SenseTable, TargetPosteriors
 from fairseq_kerbs.torch_compat import autocast_dtype, is_compiling
 
 PREDICTED_SCORES = 4 << 20  # scores that predict() computes at a time
 
 
-Losses = tuple[Tensor, Tensor, Optional[Evidence]]
+Losses = tuple[Tensor, Tensor, Optional[TargetPosteriors]]
 """Loss, detached nll of each token, and responsibilities of senses (None for a mixture)."""
 
 
@@ -197,9 +202,9 @@ class OutputLayer(nn.Module):
         return _Anchor.apply(h, *self.parameters()) if torch.is_grad_enabled() else h
 
     @property
-    def _senses(self) -> Senses:
+    def _senses(self) -> SenseParameters:
         """Embeddings, θ, table and kernel, as input of the likelihood."""
-        return Senses(self.weight, self.theta, self.table, self.kernel)
+        return SenseParameters(self.weight, self.theta, self.table, self.kernel)
 
     def _log_probs(self, h: Tensor) -> Tensor:
         """Implementation of :meth:`log_probs` with gradients."""
@@ -210,8 +215,8 @@ class OutputLayer(nn.Module):
         return score_words(h, self._senses, prepared)
 
     def _nll(self, h: Tensor, target: Tensor, options: NllOptions) -> Losses:
-        """Implementation of :meth:`nll_with_evidence` for [N, d] and [N]."""
-        return nll_with_evidence(h, self._senses, target, options)
+        """Implementation of :meth:`nll_with_posteriors` for [N, d] and [N]."""
+        return nll_with_posteriors(h, self._senses, target, options)
 
     def _check(self, h: Tensor) -> None:
         if not h.dim() or h.shape[-1] != self.embed_dim:
@@ -290,14 +295,14 @@ class OutputLayer(nn.Module):
             ValueError: shapes do not match, an option is out of range, or a target is not in the
                 vocabulary.
         """
-        return self.nll_with_evidence(h, target, **options)[0]
+        return self.nll_with_posteriors(h, target, **options)[0]
 
     @property
     def _may_compile(self) -> bool:
         # nn.Module.compile is a method; `layer.compile = False` replaces it
         return self.__dict__.get("compile") is not False
 
-    def nll_with_evidence(self, h: Tensor, target: Tensor, **options: Any) -> Losses:
+    def nll_with_posteriors(self, h: Tensor, target: Tensor, **options: Any) -> Losses:
         """As :meth:`nll`, with more results.
 
         Returns:
@@ -312,10 +317,10 @@ class OutputLayer(nn.Module):
             )
         flat, words = h.reshape(-1, self.embed_dim), target.reshape(-1)
         options.setdefault("compile", self._may_compile)
-        loss, token_nll, evidence = self._nll(flat, words, NllOptions(**options))
+        loss, token_nll, posteriors = self._nll(flat, words, NllOptions(**options))
         if loss.dim():
             loss = loss.view(target.shape)
-        return loss, token_nll.view(target.shape), evidence
+        return loss, token_nll.view(target.shape), posteriors
 
     def forward(self, h: Tensor, target: Tensor) -> OutputAndLoss:
         """Log-probability of each target and mean loss, as ``torch.nn.AdaptiveLogSoftmaxWithLoss``.

@@ -183,14 +183,14 @@ class KerbsOutputLayer(OutputLayer):
             return _masked_softmax(logits, found.mask)
 
     def _nll(self, h: Tensor, target: Tensor, options: NllOptions) -> Losses:
-        loss, token_nll, evidence = super()._nll(h, target, options)
-        if self.training and evidence is not None and not _in_backward():
-            self.inventory.record(target, evidence)
+        loss, token_nll, posteriors = super()._nll(h, target, options)
+        if self.training and posteriors is not None and not _in_backward():
+            self.inventory.record(target, posteriors)
             if self.sample is not None and self.inventory.recording:
-                valid = evidence.counted & evidence.log_prob.isfinite()
+                valid = posteriors.counted & posteriors.log_prob.isfinite()
                 rows = valid.nonzero().squeeze(1)  # a single synchronization with a GPU
                 self.sample.add(target[rows], h.detach()[rows, :-1])
-        return loss, token_nll, evidence
+        return loss, token_nll, posteriors
 
     def update_statistics(self, decay: float) -> Tensor:
         """Update log P and U with the recorded targets (Eq. 12–13). β is ``decay``, within [0, 1).

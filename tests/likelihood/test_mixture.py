@@ -38,10 +38,13 @@ def make(
 
 
 def reference(layer: Any, h: Tensor) -> Tensor:
-    count, dim = len(layer.kernels), h.shape[1]
-    maps, added = layer.projections.weight.view(count, dim, dim), layer.projections.bias
-    added = None if added is None else added.view(count, dim)
-    contexts = naive_mixture_contexts(h, maps, added, layer.tanh_scale)
+    count = len(layer.kernels)
+    dim = h.shape[1]
+    maps = layer.projections.weight.view(count, dim, dim)
+    biases = layer.projections.bias
+    if biases is not None:
+        biases = biases.view(count, dim)
+    contexts = naive_mixture_contexts(h, maps, biases, layer.tanh_scale)
     log_weights = (h @ layer.mixing.weight.t()).log_softmax(1)
     thetas = [layer.thetas.get(str(k)) for k in range(count)]
     names = [kernel.name for kernel in layer.kernels]
@@ -62,10 +65,12 @@ def test_scores_loss_and_all_gradients_are_those_of_the_reference(
     monkeypatch.setattr(mixture, "CHUNK_BYTES", 1)  # chunks of 8
     layer = make(kernels, dtype, biases=biases)
     exact = copy.deepcopy(layer).double()
-    h, target = torch.randn(37, 6, dtype=dtype, requires_grad=True), torch.randint(13, (37,))
+    h = torch.randn(37, 6, dtype=dtype, requires_grad=True)
     wide_h = h.detach().double().requires_grad_()
+    target = torch.randint(13, (37,))
     counted = torch.arange(37) % 5 != 2
-    padded, log_probs = target.masked_fill(~counted, 1000), reference(exact, wide_h)
+    padded = target.masked_fill(~counted, 1000)
+    log_probs = reference(exact, wide_h)
     expected = naive_smoothed_losses(log_probs, target, smoothing) * counted
     factors = torch.rand(37, dtype=torch.float64)
     tolerance = 1e-10 if dtype == torch.float64 else 2e-5
@@ -77,8 +82,12 @@ def test_scores_loss_and_all_gradients_are_those_of_the_reference(
         assert torch.equal(layer.predict(h), log_probs.argmax(1))
     options: dict[str, Any] = {"ignore_index": 1000, "label_smoothing": smoothing}
     names = ["h", *(name for name, _ in layer.named_parameters())]
-    rights = expected.sum(), expected.sum() / counted.sum(), expected
-    for reduction, right in zip(("sum", "mean", "none"), rights, strict=True):
+    truths = {
+        "sum": expected.sum(),
+        "mean": expected.sum() / counted.sum(),
+        "none": expected,
+    }
+    for reduction, right in truths.items():
         loss = layer.nll(h, padded, reduction=reduction, **options)
         torch.testing.assert_close(loss.double(), right, rtol=tolerance, atol=tolerance)
         weight = factors if right.dim() else torch.tensor(1.7).double()
@@ -104,7 +113,7 @@ def test_gradients_are_finite_differences(
         drawn = Mixture(contexts, w, weights.log_softmax(1), kernels, [theta, theta], bias)
         return mixture_nll(drawn, target, options)[0]
 
-    sizes = (9, 2, 4), (7, 4), (9, 2), (7,), (7,)
+    sizes: list[tuple[int, ...]] = [(9, 2, 4), (7, 4), (9, 2), (7,), (7,)]
     leaves = [torch.randn(size, dtype=torch.float64, requires_grad=True) for size in sizes]
     assert torch.autograd.gradcheck(loss, leaves)
 
@@ -130,7 +139,8 @@ def test_a_mixture_of_two_softmaxes_by_hand() -> None:
 def test_every_kernel_can_be_a_component(name: str) -> None:
     layer = make(["lin", name, name]).eval()
     h = torch.randn(9, 6, dtype=torch.float64, requires_grad=True)
-    target, slow = torch.randint(13, (9,)), layer.log_probs(h)
+    target = torch.randint(13, (9,))
+    slow = layer.log_probs(h)
     torch.testing.assert_close(slow.exp().sum(1), torch.ones(9).double())
     with torch.no_grad():
         torch.testing.assert_close(layer.log_probs(h), slow)
@@ -145,7 +155,8 @@ def test_every_kernel_can_be_a_component(name: str) -> None:
 @pytest.mark.parametrize("reduction", ["sum", "mean", "none"])
 @pytest.mark.parametrize("tokens", [0, 3])
 def test_no_token_gives_zero(tokens: int, reduction: str) -> None:
-    layer, h = make(["lin", "lin", "log"]), torch.randn(tokens, 6, dtype=torch.float64)
+    layer = make(["lin", "lin", "log"])
+    h = torch.randn(tokens, 6, dtype=torch.float64)
     loss = layer.nll(h, torch.full((tokens,), -100), label_smoothing=0.1, reduction=reduction)
     loss.sum().backward()
     assert not loss.any()
@@ -178,18 +189,24 @@ def test_extreme_inputs_stay_finite(dtype: torch.dtype) -> None:
     layer = make(["lin", "kerbs", "log", "lin"], dtype, biases=True)
     size = 1e2 if dtype == torch.float16 else 1e4  # what torch's own products leave finite
     with torch.no_grad():
-        layer.weight[0], layer.weight[1] = 0.0, size
-        layer.bias[2], layer.bias[3] = size, -size
+        layer.weight[0] = 0.0
+        layer.weight[1] = size
+        layer.bias[2] = size
+        layer.bias[3] = -size
         layer.projections.weight[:3] = size
         layer.mixing.weight[0] = 1e4
     h = torch.randn(12, 6).to(dtype)
-    h[0], h[1], h[2] = 0.0, 20.0, 1e-6
+    h[0] = 0.0
+    h[1] = 20.0
+    h[2] = 1e-6
     h.requires_grad_()
     for smoothing, reduction in ((0.0, "sum"), (0.1, "mean"), (0.1, "none")):
         loss = layer.nll(h, torch.arange(12), label_smoothing=smoothing, reduction=reduction)
         assert loss.isfinite().all()
         found = torch.autograd.grad(loss.mean(), [h, *layer.parameters()])
-        assert all(value.dtype == dtype and value.isfinite().all() for value in found)
+        for value in found:
+            assert value.dtype == dtype
+            assert value.isfinite().all()
     with torch.no_grad():
         scores = layer.eval().log_probs(h)
     assert (scores.double().exp().sum(1) - 1).abs().max() <= 1e-5
@@ -201,7 +218,9 @@ def test_low_precision_and_autocast_sum_in_float32(smoothing: float, biases: boo
     layer = MixtureOutputLayer(32, 60, ["lin", "lin", "log"], biases=biases)
     if layer.bias is not None:
         nn.init.normal_(layer.bias)
-    low, h, target = copy.deepcopy(layer).bfloat16(), torch.randn(80, 32), torch.randint(60, (80,))
+    low = copy.deepcopy(layer).bfloat16()
+    h = torch.randn(80, 32)
+    target = torch.randint(60, (80,))
     options: dict[str, Any] = {"label_smoothing": smoothing}
     expected = layer.nll(h, target, **options)
     wanted = torch.autograd.grad(expected, list(layer.parameters()))
@@ -220,28 +239,38 @@ def test_low_precision_and_autocast_sum_in_float32(smoothing: float, biases: boo
 
 @pytest.mark.parametrize("kernels", [["lin"] * 3, ["lin", "log", "kerbs"]], ids=",".join)
 def test_nothing_is_tokens_by_words(kernels: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens, words, dim, chunk = 320, 500, 6, 8
+    tokens = 320
+    words = 500
+    dim = 6
+    chunk = 8
     monkeypatch.setattr(mixture, "CHUNK_BYTES", 1)  # chunks of 8
-    contexts, w = torch.randn(tokens, 3, dim, requires_grad=True), torch.randn(words, dim)
-    log_weights, target = torch.randn(tokens, 3).log_softmax(1), torch.randint(words, (tokens,))
+    contexts = torch.randn(tokens, 3, dim, requires_grad=True)
+    w = torch.randn(words, dim)
+    log_weights = torch.randn(tokens, 3).log_softmax(1)
+    target = torch.randint(words, (tokens,))
     built = [build_kernel(name).bind(dim) for name in kernels]
     with Memory() as memory:
-        thetas, bias = [torch.zeros(words)] * 3, torch.randn(words, requires_grad=True)
+        thetas = [torch.zeros(words)] * 3
+        bias = torch.randn(words, requires_grad=True)
         drawn = Mixture(contexts, w, log_weights, built, thetas, bias)
         mixture_nll(drawn, target, NllOptions(label_smoothing=0.1))[0].backward()
-    assert 2 * chunk * words <= memory.largest <= max(3 * chunk * words, 3 * tokens * dim)
+    assert memory.largest >= 2 * chunk * words
+    assert memory.largest <= max(3 * chunk * words, 3 * tokens * dim)
     assert memory.peak <= 4 * tokens * words  # by autograd it would be K such matrices, and more
 
 
 def test_wrong_targets_are_refused() -> None:
-    layer, h = make(["lin"]), torch.zeros(4, 6).double()
+    layer = make(["lin"])
+    h = torch.zeros(4, 6).double()
     for target in (torch.zeros(4).int(), torch.full((4,), 13)):
         with pytest.raises(ValueError, match=r"`target` (is torch.int32|holds 13, .* 13 words)"):
             layer.nll(h, target)
 
 
 def test_logits_of_words_have_the_output_bias() -> None:
-    layer, senses, h = make(["lin"], biases=True), torch.tensor([3, 0, 12]), torch.randn(5, 6)
+    layer = make(["lin"], biases=True)
+    senses = torch.tensor([3, 0, 12])
+    h = torch.randn(5, 6)
     expected = h @ layer.weight[senses].float().t() + layer.bias[senses].float()
     torch.testing.assert_close(layer.sense_logits(h, senses), expected)
     plain = make(["lin"])

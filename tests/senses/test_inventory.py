@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairseq_kerbs.likelihood.nll import NllOptions, nll_with_evidence
+from fairseq_kerbs.likelihood.nll import NllOptions, nll_with_posteriors
 from fairseq_kerbs.senses import (
     SenseInventory,
     build_sense_table,
@@ -19,8 +19,8 @@ from fairseq_kerbs.senses import (
     number_senses,
     random_allocation,
 )
+from tests.helpers.likelihood import senses_of
 from tests.helpers.reference import Problem, make_problem, naive_logits, printed_statistics
-from tests.likelihood.test_nll import senses_of
 from tests.reallocation.test_policies import inventory_of
 
 
@@ -123,9 +123,9 @@ def test_move_checks_the_result_before_anything_changes() -> None:
     assert inventory.word_of_sense.tolist() == [0, 1, 2, 2, 2, 1]
 
 
-def evidence_of(p: Problem, rows: list[int]) -> tuple[Tensor, Any]:
+def posteriors_of(p: Problem, rows: list[int]) -> tuple[Tensor, Any]:
     part = p.target[rows]
-    return part, nll_with_evidence(p.h[rows], senses_of(p), part, NllOptions(ignore_index=-1))[2]
+    return part, nll_with_posteriors(p.h[rows], senses_of(p), part, NllOptions(ignore_index=-1))[2]
 
 
 def stream_of(p: Problem) -> list[tuple[int, list[float]]]:
@@ -137,7 +137,7 @@ def test_one_token_at_a_time_is_the_printed_recursion(decay: float) -> None:
     p = make_problem(60, theta_scale=0.5)
     inventory = inventory_of(p.word_of_sense, p.vocab_size)
     for t in range(60):
-        inventory.record(*evidence_of(p, [t]))
+        inventory.record(*posteriors_of(p, [t]))
         assert inventory.update(decay).item() == 1
     start = [0.0] * p.vocab_size, [1.0 / 29] * 29
     log_prob, usage = printed_statistics(*start, p.word_of_sense.tolist(), stream_of(p), decay)
@@ -149,8 +149,8 @@ def test_targets_of_one_update_enter_as_the_mean_over_their_orders() -> None:
     p = make_problem(4, theta_scale=0.5)
     inventory = inventory_of(p.word_of_sense, p.vocab_size)
     inventory.log_prob.copy_(-torch.arange(11.0))
-    inventory.record(*evidence_of(p, [0, 1]))
-    inventory.record(*evidence_of(p, [2, 3]))  # two batches, one update
+    inventory.record(*posteriors_of(p, [0, 1]))
+    inventory.record(*posteriors_of(p, [2, 3]))  # two batches, one update
     assert inventory.update(0.3).item() == 4
     start = [-float(i) for i in range(11)], [1.0 / 29] * 29
     owners, orders = p.word_of_sense.tolist(), itertools.permutations(stream_of(p))
@@ -174,12 +174,12 @@ def test_ignored_tokens_and_silence_change_nothing() -> None:
     inventory = inventory_of(p.word_of_sense, p.vocab_size)
     before = copy.deepcopy(inventory.state_dict())
     p.target[:] = -1
-    inventory.record(*evidence_of(p, [0, 1, 2]))
+    inventory.record(*posteriors_of(p, [0, 1, 2]))
     assert inventory.update(0.5).item() == 0
     assert inventory.update(0.5).item() == 0
     p.target[:] = 3
     inventory.recording = False
-    inventory.record(*evidence_of(p, [0, 1, 2]))
+    inventory.record(*posteriors_of(p, [0, 1, 2]))
     assert inventory.update(0.5).item() == 0
     torch.testing.assert_close(inventory.state_dict(), before, rtol=0, atol=0)
 
@@ -189,7 +189,7 @@ def test_interval_sums_count_words_probabilities_and_senses() -> None:
     p.target[5] = -1
     inventory = inventory_of(p.word_of_sense, p.vocab_size)
     for rows in (range(20), range(20, 40)):
-        inventory.record(*evidence_of(p, list(rows)))
+        inventory.record(*posteriors_of(p, list(rows)))
         inventory.update(0.01)
     joint = naive_logits(*p.leaves).softmax(1).detach() * (p.word_of_sense == p.target[:, None])
     prob = joint.sum(1, keepdim=True)  # 0 at the position that is ignored
@@ -208,9 +208,9 @@ def test_interval_sums_count_words_probabilities_and_senses() -> None:
 def test_a_word_whose_probability_underflows_has_finite_sums() -> None:
     p = make_problem(4)
     inventory = inventory_of(p.word_of_sense, p.vocab_size)
-    target, evidence = evidence_of(p, [0, 1, 2, 3])
-    none = torch.zeros_like(evidence.sense_prob)
-    inventory.record(target, evidence._replace(log_prob=none[:, 0] - 300.0, sense_prob=none))
+    target, posteriors = posteriors_of(p, [0, 1, 2, 3])
+    none = torch.zeros_like(posteriors.sense_prob)
+    inventory.record(target, posteriors._replace(log_prob=none[:, 0] - 300.0, sense_prob=none))
     inventory.update(0.0)
     assert all(value.isfinite().all() for value in inventory.buffers())
 
@@ -219,9 +219,9 @@ def test_a_word_whose_probability_underflows_has_finite_sums() -> None:
 def test_conversion_leaves_the_statistics_exact(dtype: torch.dtype) -> None:
     p = make_problem()
     inventory = inventory_of(p.word_of_sense, p.vocab_size)
-    inventory.record(*evidence_of(p, [0, 1]))
+    inventory.record(*posteriors_of(p, [0, 1]))
     inventory.update(1e-3)
-    inventory.record(*evidence_of(p, [2, 3]))
+    inventory.record(*posteriors_of(p, [2, 3]))
     expected = copy.deepcopy(inventory)
     moved = torch.nn.Sequential(torch.nn.Linear(2, 2), inventory).to(dtype)
     assert next(moved.parameters()).dtype == dtype
@@ -235,11 +235,11 @@ def test_conversion_leaves_the_statistics_exact(dtype: torch.dtype) -> None:
 def test_state_dict_carries_everything_that_lasts() -> None:
     p = make_problem()
     source = inventory_of(p.word_of_sense, p.vocab_size)
-    source.record(*evidence_of(p, list(range(23))))
+    source.record(*posteriors_of(p, list(range(23))))
     source.update(1e-2)
     copy_of = SenseInventory(11, 29, 4)
     _ = copy_of.table  # a table of the old allocation must not survive, nor what was recorded
-    copy_of.record(*evidence_of(p, list(range(23))))
+    copy_of.record(*posteriors_of(p, list(range(23))))
     copy_of.load_state_dict(source.state_dict())
     assert not copy_of.pending.any()
     assert torch.equal(copy_of.table.senses, source.table.senses)

@@ -10,9 +10,10 @@ from torch import Tensor
 from fairseq_kerbs.kernels import InnerProductKernel, Kernel, safe_inverse, safe_norm
 from fairseq_kerbs.kernels.prepared import PreparedSenses, multiply, pack, product_dtype, widen
 from fairseq_kerbs.likelihood.chunks import chunk_size, row_blocks
-from fairseq_kerbs.likelihood.nll import Senses
+from fairseq_kerbs.likelihood.nll import SenseParameters
 
-SMALLEST, LARGEST = 1e-30, 1e30  # no sum of exp() between them lost a part that matters
+SMALLEST = 1e-30  # no sum of exp() between these lost a part that matters
+LARGEST = 1e30
 CPU_TOKENS = 128  # with few senses the logits of a chunk stay in the cache
 
 
@@ -30,23 +31,33 @@ class RankedSenses(NamedTuple):
     places: Tensor  # where each sense is, [M]
 
     @classmethod
-    def of(cls, h: Tensor, senses: Senses) -> RankedSenses:
+    def of(cls, h: Tensor, senses: SenseParameters) -> RankedSenses:
         """Prepare senses for context vectors like h."""
-        w, theta, table, kernel = senses
-        words = table.mask.sum(1).sort(descending=True, stable=True).indices
-        mask = table.mask[words].t()
-        order = table.senses[words].t()[mask]  # [M]
-        bound = kernel.bind(w.shape[1])
-        if bound.inner_product_at_zero and not theta.any():
-            bound = InnerProductKernel()  # the same to the last bit
-        products, factors = product_dtype(h, w), None
-        _, w, w_norm, theta = PreparedSenses.of(h, w[order], theta[order], bound, products)
-        w_norm, theta = w_norm.squeeze(-1), theta.squeeze(-1)
-        folded = bound.fold(w, w_norm, theta)
-        if folded is not None and w.dtype == w_norm.dtype:  # else w would be rounded twice
-            w, factors = folded
-        counts = mask.sum(1).tolist()
-        return cls(bound, pack(w), w_norm, theta, factors, counts, words.argsort(), order.argsort())
+        words = senses.table.mask.sum(1).sort(descending=True, stable=True).indices
+        mask = senses.table.mask[words].t()
+        order = senses.table.senses[words].t()[mask]  # [M]
+        kernel = senses.kernel.bind(senses.w.shape[1])
+        if kernel.inner_product_at_zero and not senses.theta.any():
+            kernel = InnerProductKernel()  # the same to the last bit
+        products = product_dtype(h, senses.w)
+        _, w, w_norm, theta = PreparedSenses.of(
+            h, senses.w[order], senses.theta[order], kernel, products
+        )
+        w_norm = w_norm.squeeze(-1)
+        theta = theta.squeeze(-1)
+        folded = None
+        if w.dtype == w_norm.dtype:  # else w would be rounded twice
+            folded = kernel.fold(w, w_norm, theta)
+        return cls(
+            kernel=kernel,
+            w=pack(w if folded is None else folded.rows),
+            w_norm=w_norm,
+            theta=theta,
+            factors=None if folded is None else folded.factors,
+            counts=mask.sum(1).tolist(),
+            rows=words.argsort(),
+            places=order.argsort(),
+        )
 
     def write_log_probs(self, h: Tensor, scores: Tensor) -> None:
         """Write log-probabilities of all words for a few context vectors, [n, d], to [n, V]."""
@@ -62,7 +73,8 @@ class RankedSenses(NamedTuple):
                 torch.index_select(words, 1, self.rows, out=scores)
                 scores.log_().sub_(total.log_())
                 return
-        words, *others = self._logits(h).split(self.counts, 1)  # slower, for every range
+        # slower, for every range
+        words, *others = self._logits(h).split(self.counts, 1)
         for part in others:
             some = words[:, : part.shape[1]]
             torch.logaddexp(some, part, out=some)
@@ -81,8 +93,8 @@ class RankedSenses(NamedTuple):
             if self.factors is not None:
                 torch.expm1(part, out=part).mul_(self.factors[block]).mul_(h_norm)
             else:
-                norms = h_norm, self.w_norm[block]
-                part.copy_(self.kernel.value(part, *norms, self.theta[..., block]))
+                theta = self.theta[..., block]
+                part.copy_(self.kernel.value(part, h_norm, self.w_norm[block], theta))
         return x
 
     def logits_of(self, senses: Tensor, vectors: Tensor, h: Tensor) -> Tensor:
@@ -99,7 +111,7 @@ class RankedSenses(NamedTuple):
 
 @torch.no_grad()
 def score_words(
-    h: Tensor, senses: Senses, ranked: RankedSenses | None = None
+    h: Tensor, senses: SenseParameters, ranked: RankedSenses | None = None
 ) -> tuple[Tensor, RankedSenses]:
     """Log-probabilities of all words (Eq. 4–5) without gradient, [..., d] -> [..., V], a chunk of
     tokens at a time; and the prepared senses, ``ranked`` of the next call with the same ones."""

@@ -1,0 +1,131 @@
+"""Chunks of tokens: their sizes and order change nothing, and their gradients lose no precision."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fairseq_kerbs.likelihood import chunks, compilation, custom_operator
+from fairseq_kerbs.likelihood.chunks import check_words, row_blocks
+from tests.helpers.cli import Patch
+from tests.helpers.likelihood import (
+    KERNELS,
+    SMOOTHING,
+    assert_same,
+    chunks_of,
+    gradients,
+    nll,
+    relative,
+)
+from tests.helpers.reference import Memory, Problem, make_problem, naive_token_losses
+
+
+@pytest.mark.parametrize("kernel", ["kerbs", "lin", "rbf", "kerbs_released"])
+@pytest.mark.parametrize("smoothing", SMOOTHING)
+@pytest.mark.parametrize("reduction", ["sum", "mean", "none"])
+def test_chunks_blocks_and_order_change_nothing(
+    kernel: str, smoothing: float, reduction: str, monkeypatch: Patch
+) -> None:
+    p = make_problem(13)
+
+    def loss_and_gradients(q: Problem, chunk: int) -> list[Tensor]:
+        with chunks_of(chunk):
+            loss = nll(q, reduction=reduction, kernel=kernel, label_smoothing=smoothing)
+            return [loss.detach(), *gradients(loss.sum(), q)]
+
+    whole = loss_and_gradients(p, 13)
+    order = torch.randperm(13)
+    shuffled = p._replace(h=p.h.detach()[order], target=p.target[order]).to(torch.float64)
+    loss, by_h, by_w, by_theta = whole
+    expected = [loss[order] if reduction == "none" else loss, by_h[order], by_w, by_theta]
+    assert_same(loss_and_gradients(shuffled, 13), expected, 1e-12)
+    monkeypatch.setattr(chunks, "BLOCK", 100)
+    for chunk in range(1, 15):
+        assert_same(loss_and_gradients(p, chunk), whole, 1e-12)
+    # compiled, tokens without weight fill up the last chunk; here they do it uncompiled
+    monkeypatch.setattr(compilation, "worthwhile", lambda _: True)
+    monkeypatch.setattr(compilation, "call", lambda function, *inputs: function(*inputs))
+    for chunk in (6, 13, 64):
+        assert_same(loss_and_gradients(p, chunk), whole, 1e-12)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_nothing_is_tokens_by_senses(kernel: str, reduction: str, monkeypatch: Patch) -> None:
+    tokens = 800
+    senses = 300
+    chunk = 20
+    p = make_problem(tokens, 100, senses, 6, dtype=torch.float32)
+    options: dict[str, Any] = {
+        "kernel": kernel,
+        "reduction": reduction,
+        "label_smoothing": 0.1,
+    }
+    monkeypatch.setattr(chunks, "chunk_size", lambda *_: chunk)
+    # no mode sees inside an operator
+    monkeypatch.setattr(custom_operator, "_run", custom_operator.flat_losses)
+    with Memory() as memory:
+        nll(p, **options).sum().backward()
+    assert memory.largest >= chunk * senses
+    assert memory.largest <= 2 * chunk * senses
+    assert memory.peak <= 4 * tokens * senses / 2
+    assert memory.products == tokens // chunk * (3 if reduction == "mean" else 4)
+    with torch.no_grad(), Memory() as validation:
+        nll(p, **options)
+    assert validation.products == tokens // chunk
+    with Memory() as naive:
+        naive_token_losses(p, kernel, 0.1).sum().backward()
+    assert naive.peak >= 3 * 4 * tokens * senses  # so the measure measures
+
+
+def test_float16_gradients_are_scaled_before_they_are_rounded() -> None:
+    """Probabilities near 1e-8 are nothing in float16, but a loss scale must bring them back."""
+    scale = 2.0**15
+    p = make_problem(4, 8, 16, 4, dtype=torch.float16)
+    other = p.word_of_sense != 0
+    h = torch.tensor([3.0, 0, 0, 0])
+    w = torch.tensor([-3.0, 0.5, 0, 0])
+    low = p._replace(
+        h=h.expand(4, 4),
+        w=torch.where(other[:, None], w, h),
+        theta=0 * p.theta,
+        target=0 * p.target,
+    ).to(torch.float16)
+    wide = low.to(torch.float64)
+    (expected,) = torch.autograd.grad(nll(wide) * scale, wide.w)
+    assert (expected[other] / scale).abs().max() < 6e-7
+    for reduction in ("sum", "none"):
+        loss = nll(low, reduction=reduction).sum()
+        (actual,) = torch.autograd.grad(loss * scale, low.w, retain_graph=True)
+        assert relative(actual[other], expected[other]) < 0.02
+        (actual,) = torch.autograd.grad(loss * 1e20, low.w)  # which the loss scaler has to see
+        assert actual.isinf().any()
+
+
+def test_gradients_of_a_frequent_word_that_is_certain_do_not_cancel() -> None:
+    p = make_problem(600, 30, 60, dtype=torch.float32)
+    with torch.no_grad():
+        p.w[0] = 3.0
+        p.target[:] = p.word_of_sense[0]
+        p.h[:] = 3.0 + 0.1 * p.h
+    for gradient in gradients(nll(p), p)[1:]:  # of w and θ, in float64 below 1e-12
+        assert gradient[0].abs().max() < 1e-6
+
+
+def test_blocks_of_rows_cover_a_matrix_once(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(chunks, "BLOCK", 100)
+    matrix = torch.empty(31, 9)
+    rows = [range(31)[block] for block in row_blocks(matrix)]
+    assert [len(block) for block in rows] == [11, 11, 9]
+    assert [row for block in rows for row in block] == [*range(31)]
+    assert row_blocks(matrix, whole=True) == [slice(0, 31)]
+    assert len(row_blocks(torch.empty(3, 500))) == 3  # a row is the least
+    assert row_blocks(torch.empty(0, 4)) == []
+
+
+@pytest.mark.parametrize("wrong", [-1, 11])
+def test_a_target_outside_the_vocabulary_is_named(wrong: int) -> None:
+    check_words(torch.tensor([0, 10]), 11)
+    with pytest.raises(ValueError, match=f"`target` holds {wrong}, not one of 11 words"):
+        check_words(torch.tensor([0, wrong, 10]), 11)
