@@ -39,12 +39,14 @@ class _KernelFunction(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, prepared = ctx.saved_tensors
-        kernel, arguments = ctx.kernel, (*inputs[:3], prepared)
-        partials = kernel.partials(*arguments)
+        x, h_norm, w_norm, _ = inputs
+        kernel = ctx.kernel
+        partials = kernel.partials(x, h_norm, w_norm, prepared)
         if kernel.homogeneous:
-            rest = kernel.value(*arguments) - inputs[0] * partials.x
-            by_h, by_w = (rest * safe_inverse(norm) for norm in inputs[1:3])
-            partials = partials._replace(h_norm=by_h, w_norm=by_w)
+            rest = kernel.value(x, h_norm, w_norm, prepared) - x * partials.x
+            partials = partials._replace(
+                h_norm=rest * safe_inverse(h_norm), w_norm=rest * safe_inverse(w_norm)
+            )
         needs = ctx.needs_input_grad[2:]
         gradients = (
             _reduced(grad_output, partial, like) if need else None
@@ -54,6 +56,7 @@ class _KernelFunction(torch.autograd.Function):
 
 
 def _reduced(grad: Tensor, partial: Tensor | float, like: Tensor) -> Tensor:
+    """Gradient by an input that was broadcast, from the partial derivative by it."""
     if isinstance(partial, float) and partial == 0.0:
         return torch.zeros_like(like)
     return (grad * partial).sum_to_size(like.shape)
@@ -123,7 +126,8 @@ def kernel_logits(
     check_shapes(h, w, theta)
     dtype = compute_dtype(h, w, theta)
     with torch.autocast(h.device.type, enabled=False):
-        wide_h, wide_w = h.to(dtype), w.to(dtype)
+        wide_h = h.to(dtype)
+        wide_w = w.to(dtype)
         bound = build_kernel(kernel).bind(w.shape[1])
         narrow = products or dtype
         x = widen(bound.map_contexts(wide_h).to(narrow) @ w.to(narrow).t(), dtype)  # [..., M]

@@ -255,8 +255,9 @@ class HyperbolicKernel(Kernel):
     def _excess(x: Tensor, h_norm: Tensor, w_norm: Tensor) -> tuple[Tensor, Tensor]:
         """T, and T + h·w."""
         # √(1 + |v|²) − 1, exact for short vectors, too
-        h, w = (n.square() / (1.0 + torch.sqrt(1.0 + n.square())) for n in (h_norm, w_norm))
-        whole = h + w + h * w
+        h_excess = h_norm.square() / (1.0 + torch.sqrt(1.0 + h_norm.square()))
+        w_excess = w_norm.square() / (1.0 + torch.sqrt(1.0 + w_norm.square()))
+        whole = h_excess + w_excess + h_excess * w_excess
         return (whole - x).clamp_min_(0.0), whole
 
     def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
@@ -267,8 +268,11 @@ class HyperbolicKernel(Kernel):
         excess, whole = self._excess(x, h_norm, w_norm)
         steep = torch.rsqrt(excess * (excess + 2.0))
         steep = torch.where(excess > resolution(whole), steep, 0.0)  # −dS/dT = dS/dx
-        time_h, time_w = torch.sqrt(1.0 + h_norm.square()), torch.sqrt(1.0 + w_norm.square())
-        by_h, by_w = h_norm * time_w / time_h, w_norm * time_h / time_w
+        # coordinates of the hyperboloid along its axis
+        h_height = torch.sqrt(1.0 + h_norm.square())
+        w_height = torch.sqrt(1.0 + w_norm.square())
+        by_h = h_norm * w_height / h_height
+        by_w = w_norm * h_height / w_height
         return Partials(steep, -steep * by_h, -steep * by_w)
 
 

@@ -64,7 +64,8 @@ def kerbs_gain(theta: Tensor) -> tuple[Tensor, Tensor]:
     """
     z = -theta.double()
     small = z.abs() < 1.0
-    inside, outside = torch.where(small, z, 0.0), torch.where(small, 1.0, z)
+    inside = torch.where(small, z, 0.0)
+    outside = torch.where(small, 1.0, z)
     phi1 = torch.expm1(outside) / outside
     direct = (torch.expm1(outside) - outside) / outside.square()
     phi2 = torch.where(small, polynomial(inside, _PHI2), direct)

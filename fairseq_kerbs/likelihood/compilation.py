@@ -1,5 +1,7 @@
-"""Compile functions by ``torch.compile`` if this works and saves time: the passes over a chunk, and
-on a GPU the posterior of Eq. 7."""
+"""Compile functions by ``torch.compile`` if this works and saves time.
+
+These are the passes over a chunk, and on a GPU the posterior of Eq. 7.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ one of tokens × words × components is in memory.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -20,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fairseq_kerbs.kernels import Kernel, compute_dtype, kernel_logits
 from fairseq_kerbs.kernels.prepared import product_dtype
-from fairseq_kerbs.likelihood.chunks import GPU_SHARES, check_words
+from fairseq_kerbs.likelihood.chunks import GPU_SHARES, Smoothing, check_words
 from fairseq_kerbs.likelihood.nll import NllOptions, check_target
 from fairseq_kerbs.torch_compat import is_compiling
 
@@ -49,7 +48,8 @@ def mixture_nll(mixture: Mixture, target: Tensor, options: NllOptions) -> tuple[
     Returns:
         the loss, a scalar or [N], and the nll of each token without smoothing, [N], detached.
     """
-    contexts, w = mixture.contexts, mixture.w
+    contexts = mixture.contexts
+    w = mixture.w
     check_target(target, contexts)
     counted = target != options.ignore_index
     target = torch.where(counted, target, 0)
@@ -62,16 +62,29 @@ def mixture_nll(mixture: Mixture, target: Tensor, options: NllOptions) -> tuple[
         w=w.to(summed),
         bias=None if mixture.bias is None else mixture.bias.to(summed),
     )
-    run = partial(checkpoint, _chunk_losses, use_reentrant=False, preserve_rng_state=False)
     chunks = _chunks(mixture)
     words = target.split(len(chunks[0].contexts) or 1)
     smoothing = options.smoothing_weights(len(w))
-    parts = [run(*chunk, smoothing, products) for chunk in zip(chunks, words)]
-    loss, nll = (torch.where(counted, torch.cat(values), 0.0) for values in zip(*parts))
+    losses = []
+    nlls = []
+    for chunk, chunk_target in zip(chunks, words):
+        chunk_loss, chunk_nll = checkpoint(
+            _chunk_losses,
+            chunk,
+            chunk_target,
+            smoothing,
+            products,
+            use_reentrant=False,
+            preserve_rng_state=False,
+        )
+        losses.append(chunk_loss)
+        nlls.append(chunk_nll)
+    loss = torch.where(counted, torch.cat(losses), 0.0)
+    nll = torch.where(counted, torch.cat(nlls), 0.0).detach()
     if options.reduction == "none":
-        return loss, nll.detach()
+        return loss, nll
     number = counted.sum().clamp_min(1) if options.reduction == "mean" else 1
-    return loss.sum() / number, nll.detach()
+    return loss.sum() / number, nll
 
 
 def _chunks(mixture: Mixture) -> list[Mixture]:
@@ -82,22 +95,27 @@ def _chunks(mixture: Mixture) -> list[Mixture]:
     if contexts.is_cuda:
         memory = torch.cuda.get_device_properties(contexts.device).total_memory // GPU_SHARES[False]
     size = max(8, memory // (4 * count * len(mixture.w)))
-    parts = zip(contexts.split(size), mixture.log_weights.reshape(-1, count).split(size))
-    return [mixture._replace(contexts=h, log_weights=p) for h, p in parts]
+    log_weights = mixture.log_weights.reshape(-1, count)
+    return [
+        mixture._replace(contexts=h, log_weights=log_pi)
+        for h, log_pi in zip(contexts.split(size), log_weights.split(size))
+    ]
 
 
 def _chunk_losses(
-    mixture: Mixture, target: Tensor, weights: tuple[float, float], products: torch.dtype
+    mixture: Mixture, target: Tensor, smoothing: Smoothing, products: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Loss and nll of a chunk, [n] each. ``weights`` is :meth:`.NllOptions.smoothing_weights`."""
+    """Loss and nll of a chunk, [n] each."""
     index = target.unsqueeze(1)
-    if weights[1]:
+    if smoothing.word:
         log_probs = _log_probs(mixture, products)
         nll = -log_probs.gather(1, index).squeeze(1).clamp_max(0.0)
-        return weights[0] * nll - weights[1] * log_probs.sum(1).clamp_max(0.0), nll
-    parts = _logits(mixture, products)
-    joint = [part.gather(1, index).squeeze(1) - part.logsumexp(1) for part in parts]
-    nll = -(torch.stack(joint, 1) + mixture.log_weights).logsumexp(1).clamp_max(0.0)
+        return smoothing.nll * nll - smoothing.word * log_probs.sum(1).clamp_max(0.0), nll
+    by_component = [
+        logits.gather(1, index).squeeze(1) - logits.logsumexp(1)
+        for logits in _logits(mixture, products)
+    ]
+    nll = -(torch.stack(by_component, 1) + mixture.log_weights).logsumexp(1).clamp_max(0.0)
     return nll, nll
 
 
@@ -110,8 +128,12 @@ def _logits(mixture: Mixture, products: torch.dtype) -> Iterator[Tensor]:
 
 def _log_probs(mixture: Mixture, products: torch.dtype) -> Tensor:
     """Log-probabilities of all words, [n, V]."""
-    parts = zip(_logits(mixture, products), mixture.log_weights.unsqueeze(2).unbind(1))
-    return torch.stack([part.log_softmax(1) + p for part, p in parts]).logsumexp(0)
+    log_weights = mixture.log_weights.unsqueeze(2).unbind(1)  # [n, 1] for each component
+    joint = [
+        logits.log_softmax(1) + log_pi
+        for logits, log_pi in zip(_logits(mixture, products), log_weights)
+    ]
+    return torch.stack(joint).logsumexp(0)
 
 
 def mixture_log_probs(mixture: Mixture) -> Tensor:

@@ -36,8 +36,12 @@ class SenseParameters(NamedTuple):
 
 @dataclass(frozen=True)
 class NllOptions:
-    """Options of a likelihood. With label smoothing ε, as in fairseq, the loss of a token is
-    (1 − ε − ε')·nll − ε' Σ_i log P(word i) with ε' = ε/(V − 1)."""
+    """Options of a likelihood.
+
+    With label smoothing ε, as in fairseq, the loss of a token is
+
+        (1 − ε − ε')·nll − ε' Σ_i log P(word i),    ε' = ε/(V − 1)
+    """
 
     ignore_index: int = -100  # targets with this value are ignored
     label_smoothing: float = 0.0  # ε
@@ -114,8 +118,21 @@ def kerbs_nll(
 def nll_with_posteriors(
     h: Tensor, senses: SenseParameters, target: Tensor, options: NllOptions
 ) -> tuple[Tensor, Tensor, TargetPosteriors]:
-    """The loss of :func:`kerbs_nll`, and without further products, detached: the nll of each token
-    without smoothing, [N], and the statistics of the senses for Eq. 12–13."""
+    """The loss of :func:`kerbs_nll`, and what Eq. 12–13 need, without further products.
+
+    Args:
+        h: context vectors, [N, d].
+        senses: senses with their parameters.
+        target: target words, int64 [N].
+        options: options of the likelihood.
+
+    Returns:
+        the loss, and detached from it the nll of each token without smoothing, [N], and the
+        probabilities of the targets and of their senses.
+
+    Raises:
+        ValueError: see :func:`kerbs_nll`.
+    """
     w, theta, table, kernel = senses
     check_shapes(h, w, theta)
     if h.dim() != 2:

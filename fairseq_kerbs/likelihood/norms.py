@@ -82,8 +82,11 @@ class NormRule(ABC):
 
     @abstractmethod
     def target_terms(self, target: TargetGradient, partials: Partials) -> tuple[Tensor, Tensor]:
-        """Terms that the senses of the targets add to the sum for each token and for each sense,
-        [K, n] each."""
+        """Terms that the senses of the targets add to both sums.
+
+        Returns:
+            those of the sum for each token, and of the sum for each sense, [K, n] each.
+        """
 
     @abstractmethod
     def add(self, product: Tensor, vectors: Tensor, norm: Tensor, sums: Tensor) -> Tensor:

@@ -136,8 +136,10 @@ def word_logits(logits: Tensor, senses: Tensor, mask: Tensor) -> Tensor:
 def write_word_logits(
     logits: Tensor, senses: Tensor, mask: Tensor, values: Tensor, means: Tensor
 ) -> None:
-    """Write :func:`word_logits` into ``values``, and the mean logit of each word's senses,
-    Σ_m P(m | word) s_m, into ``means``, [V, n] each."""
+    """Write :func:`word_logits` into ``values``, [V, n].
+
+    The mean logit of each word's senses, Σ_m P(m | word) s_m, is written into ``means``, [V, n].
+    """
     rows = _rows_by_slot(logits, senses)
     peak, shares = _shares(rows, mask)
     total = functools.reduce(torch.add, shares)

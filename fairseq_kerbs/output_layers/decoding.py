@@ -18,8 +18,11 @@ CPU_TOKENS = 128  # with few senses the logits of a chunk stay in the cache
 
 
 class RankedSenses(NamedTuple):
-    """Senses in an order in which words are summed without a gather: the first sense of every word,
-    then the second ones, and so on; words with more senses come first."""
+    """Senses in an order in which words are summed without a gather.
+
+    First comes the first sense of every word, then the second ones, and so on. Words with more
+    senses come first.
+    """
 
     kernel: Kernel
     w: Tensor  # [M, d] in the dtype of products, or the rows of Kernel.fold()
@@ -98,8 +101,16 @@ class RankedSenses(NamedTuple):
         return x
 
     def logits_of(self, senses: Tensor, vectors: Tensor, h: Tensor) -> Tensor:
-        """Logits [..., K] of some senses for each context vector h [..., d]: their numbers [..., K]
-        and vectors [..., K, d]."""
+        """Logits of some senses for each context vector.
+
+        Args:
+            senses: their numbers, [..., K].
+            vectors: their embeddings, [..., K, d].
+            h: context vectors, [..., d].
+
+        Returns:
+            [..., K].
+        """
         h = h.to(self.w_norm.dtype)
         x = self.kernel.map_contexts(h).unsqueeze(-2) @ vectors.to(h.dtype).transpose(-1, -2)
         x = x.squeeze(-2)
@@ -113,8 +124,16 @@ class RankedSenses(NamedTuple):
 def score_words(
     h: Tensor, senses: SenseParameters, ranked: RankedSenses | None = None
 ) -> tuple[Tensor, RankedSenses]:
-    """Log-probabilities of all words (Eq. 4–5) without gradient, [..., d] -> [..., V], a chunk of
-    tokens at a time; and the prepared senses, ``ranked`` of the next call with the same ones."""
+    """Log-probabilities of all words (Eq. 4–5) without gradient, a chunk of tokens at a time.
+
+    Args:
+        h: context vectors, [..., d].
+        senses: senses with their parameters.
+        ranked: the second result of an earlier call with the same senses.
+
+    Returns:
+        log-probabilities [..., V], and the prepared senses.
+    """
     ranked = ranked or RankedSenses.of(h, senses)
     flat = h.reshape(-1, h.shape[-1])
     with torch.autocast(h.device.type, enabled=False):
