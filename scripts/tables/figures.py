@@ -86,8 +86,8 @@ def figures_of(run: Run) -> dict[str, Any]:
 def _processor_minutes(path: Path) -> float | None:
     """Processor time of a training, or None if a part of it was not measured.
 
-    ``scripts/tables/Snakefile`` writes a line at the start of every attempt, and the user and system time
-    in seconds at its end. An attempt that was killed has no second line.
+    ``scripts/tables/Snakefile`` writes a line at the start of every attempt, and the user and
+    system time in seconds at its end. An attempt that was killed has no second line.
     """
     if not path.is_file():
         return None
