@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.likelihood import chunks, compilation, custom_operator
-from fairseq_kerbs.likelihood.chunks import check_words, row_blocks
+from fairseq_kerbs.likelihood.chunks import check_words, chunk_size, row_blocks
 from tests.helpers.cli import Patch
 from tests.helpers.likelihood import (
     KERNELS,
@@ -111,6 +111,18 @@ def test_gradients_of_a_frequent_word_that_is_certain_do_not_cancel() -> None:
         p.h[:] = 3.0 + 0.1 * p.h
     for gradient in gradients(nll(p), p)[1:]:  # of w and θ, in float64 below 1e-12
         assert gradient[0].abs().max() < 1e-6
+
+
+def test_sizes_of_chunks_on_a_cpu() -> None:
+    """They are multiples of 32, and X has at most 128 MiB. Compiled chunks all have one size."""
+    w = torch.empty(6000, 1)
+    assert chunk_size(5, w, compiled=False) == 32
+    assert chunk_size(33, w, compiled=False) == 64
+    assert chunk_size(5, w, compiled=True) == 256
+    assert chunk_size(1000, w, compiled=False) == 256
+    assert chunk_size(1000, w, compiled=False, cpu_tokens=128) == 128
+    assert chunk_size(1000, torch.empty(200_000, 1), compiled=False) == 160
+    assert chunk_size(1000, torch.empty(10**7, 1), compiled=True) == 32
 
 
 def test_blocks_of_rows_cover_a_matrix_once(monkeypatch: Patch) -> None:
