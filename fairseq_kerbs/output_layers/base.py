@@ -142,7 +142,7 @@ class OutputLayer(nn.Module):
 
     @property
     def log_prob(self) -> Tensor:
-        """Moving average of log P of every word (Eq. 12), [V], 0 if it is not recorded."""
+        """Decayed sum of log P of every word (Eq. 12), [V], 0 if it is not recorded."""
         return torch.zeros(self.vocab_size, device=self.weight.device)
 
     def senses_per_word(self) -> Tensor:
