@@ -432,10 +432,12 @@ def kernels_from_flags(args: Any) -> list[Kernel]:
         names = [name.strip() for name in str(args.mixture_kernels).split(",")]
         reader = f"--mixture-kernels {args.mixture_kernels}"
     elif args.output_layer == "kerbs":
-        names, reader = [str(args.kernel)], f"--kernel {args.kernel}"
+        names = [str(args.kernel)]
+        reader = f"--kernel {args.kernel}"
     else:
         components = int(args.mixture_components) if args.output_layer == "mos" else 0
-        names, reader = ["lin"] * components, f"--output-layer {args.output_layer}"
+        names = ["lin"] * components
+        reader = f"--output-layer {args.output_layer}"
     if unknown := set(names) - set(KERNELS):
         raise ValueError(
             f"{reader}: there is no kernel named '{min(unknown)}'; give names from "
@@ -456,7 +458,9 @@ def kernels_from_flags(args: Any) -> list[Kernel]:
 
 def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_layers.OutputLayer:
     """Output layer that the flags describe; ``embed_dim`` includes the bias of ``--sense-bias``."""
-    kernels, biased, kind = kernels_from_flags(args), bool(args.sense_bias), args.output_layer
+    kernels = kernels_from_flags(args)
+    biased = bool(args.sense_bias)
+    kind = args.output_layer
     policy = policy_from_flags(args)
     if policy is not None:
         policy.check_layer(kernels[0], biased)

@@ -74,7 +74,8 @@ def posterior_weights(
     """
     dtype = compute_dtype(h, rows, theta)
     with torch.autocast(h.device.type, enabled=False):
-        wide_h, wide_rows = h.to(dtype), rows.to(dtype)
+        wide_h = h.to(dtype)
+        wide_rows = rows.to(dtype)
         bound = kernel.bind(rows.shape[-1])
         x = torch.einsum("...d,...kd->...k", bound.map_contexts(wide_h), wide_rows)
         row_norm = safe_norm(wide_rows).squeeze(-1)  # [..., K]

@@ -62,7 +62,8 @@ def install_hook(task: Any, schedule: SenseSchedule) -> None:
     task._kerbs_updates = SenseUpdates(schedule, task.target_dictionary)
     if wrapped:
         return
-    stock_step, stock_train = task.optimizer_step, task.train_step
+    stock_step = task.optimizer_step
+    stock_train = task.train_step
 
     def optimizer_step(optimizer: Any, model: nn.Module, update_num: int) -> None:
         stock_step(optimizer, model=model, update_num=update_num)
@@ -92,7 +93,8 @@ def install_hook(task: Any, schedule: SenseSchedule) -> None:
             for inventory in inventories:
                 inventory.recording = True
 
-    task.optimizer_step, task.train_step = optimizer_step, train_step
+    task.optimizer_step = optimizer_step
+    task.train_step = train_step
 
 
 def kerbs_layers(model: nn.Module) -> Iterator[KerbsOutputLayer]:
@@ -104,7 +106,8 @@ class SenseUpdates:
     """Statistics, reallocation and their logging for one training."""
 
     def __init__(self, schedule: SenseSchedule, dictionary: Any) -> None:
-        self.schedule, self._special = schedule, dictionary.nspecial
+        self.schedule = schedule
+        self._special = dictionary.nspecial
         counts = torch.tensor(dictionary.count)
         # all are 1 in a dictionary without counts
         self._counts: Tensor | None = counts if counts.max() > 1 else None
@@ -236,7 +239,8 @@ def renew(optimizer: Any, parameter: Tensor, rows: Tensor, values: Tensor | None
     tensor per device, or with ``--fp16-no-flatten-grads`` one tensor per parameter. It keeps a θ of
     1e-8, which underflows in a float16 parameter.
     """
-    master, masters = parameter, getattr(optimizer, "fp32_params", None)
+    master = parameter
+    masters = getattr(optimizer, "fp32_params", None)
     if isinstance(masters, dict):
         flat = [copied for copied in optimizer.fp16_params if copied.device == parameter.device]
         number = next(n for n, copied in enumerate(flat) if copied is parameter)
