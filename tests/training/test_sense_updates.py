@@ -217,6 +217,15 @@ def test_a_new_training_forgets_the_interval_of_the_model_that_it_begins_from() 
     assert float(inventory.interval_count.sum()) > counted
 
 
+def test_a_new_training_forgets_the_contexts_of_the_model_that_it_begins_from() -> None:
+    parts = training(reallocation="clusters")
+    layer = parts[1].decoder.output
+    layer.start_sampling()
+    layer.sample.add(torch.tensor([5]), torch.ones(1, layer.sample.dim))
+    one_update(parts, 0)
+    assert layer.sample.seen.sum() == make_batch(seed=0)["ntokens"]
+
+
 def test_no_memory_for_moves_is_no_batch_to_skip(monkeypatch: Patch) -> None:
     parts = training()
     for update in range(2):
