@@ -3,7 +3,8 @@
 The converted model has the settings and parameters of the softmax model. At θ = 0 the kernel is the
 inner product (Eq. 9), so a word with one sense keeps its logit. Senses of a word that share its
 embedding, with log(share) added to the bias, keep its probability (Eq. 4). This is verified on
-random sentences. Then the senses are placed on clusters of contexts (:mod:`.clusters`), which
+random sentences. Then the senses are placed on clusters of contexts
+(:mod:`.reallocation.clustering`), which
 changes probabilities slightly.
 """
 
@@ -15,6 +16,7 @@ import io
 import time
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,17 @@ from torch import Tensor
 
 from fairseq_kerbs import checkpoints
 from fairseq_kerbs.analysis.teacher_forcing import count_words, loss_in_bits, sample_contexts
-from fairseq_kerbs.clusters import LEAST_CONTEXTS, ContextSample, Placement, place_senses
 from fairseq_kerbs.configurations import Flags, flag_arguments
+from fairseq_kerbs.reallocation.clustering import (
+    LEAST_CONTEXTS,
+    ContextSample,
+    Placement,
+    PlacementSettings,
+    place_senses,
+)
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write
+from fairseq_kerbs.utils.processes import progress
 
 ALLOWED = 1e-3
 """Largest difference of log-probabilities that rounding errors can cause, in nats."""
@@ -266,7 +275,9 @@ class PlacedSenses:
             )
         sampled = time.perf_counter()
         total = round(args.total_senses * words)
-        self.placement = place_senses(self._sample, total, args.max_senses, args.gap)
+        settings = PlacementSettings(total, args.max_senses, args.gap)
+        bar = partial(progress, title="clusters", unit=" batches")
+        self.placement = place_senses(self._sample, settings, bar)
         self._seconds = sampled - started, time.perf_counter() - sampled
 
     def summary(self, converted: Converted) -> list[str]:

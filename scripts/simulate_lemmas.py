@@ -37,7 +37,7 @@ from torch.nn.functional import normalize
 from fairseq_kerbs.analysis.words import records
 from fairseq_kerbs.commands import arg
 from fairseq_kerbs.output_layers import KerbsOutputLayer
-from fairseq_kerbs.reallocation import ReallocationSettings, reset_moments
+from fairseq_kerbs.reallocation import POLICIES, ReallocationSettings, reset_moments
 from fairseq_kerbs.utils.files import write_json
 
 MOST_COSINE = 0.6
@@ -48,13 +48,7 @@ INTERVAL = 40  # updates between two reallocations
 DECAY = 1e-3  # β of Eq. 12–13
 NEEDY_LOSS = 0.3  # mean loss in nats from which on a word is needy under ``paper``
 MAX_MOVES = 1 / 6  # ``released``: most moves at a time, as a fraction of the words
-VARIANTS = (
-    ("none", "keep"),
-    ("paper", "keep"),
-    ("paper", "split"),
-    ("released", "keep"),
-    ("clusters", "keep"),
-)
+VARIANTS = ("none", *POLICIES)
 WIDTHS = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4)
 LEGEND = """\
 exact: words with as many senses as clusters. correlation: Spearman's of these numbers. own:
@@ -118,7 +112,6 @@ def _experiment(
 
 def learn_senses(
     policy: str,
-    new_sense: str,
     training: Training,
     words_each: int = 3,
     seed: int = 0,
@@ -138,14 +131,15 @@ def learn_senses(
     vocab = len(clusters)
     word = torch.arange(vocab).repeat_interleave(clusters)
     widths = torch.full((len(word),), WIDTH)
-    options: dict[str, Any] = {"new_sense": new_sense}
-    if policy == "clusters":
-        options |= {"biased": True, "sense_init": "spare"}
+    reads_contexts = policy != "none" and POLICIES[policy].needs_contexts
+    options: dict[str, Any] = {"policy": None if policy == "none" else policy}
+    options["biased"] = policy != "none" and POLICIES[policy].needs_bias
     direction, layer, optimizer, update = _experiment(word, widths, training, seed, **options)
-    settings = ReallocationSettings(-NEEDY_LOSS / (vocab * DECAY), max_moves=MAX_MOVES)
+    threshold = -NEEDY_LOSS / (vocab * DECAY)
+    settings = ReallocationSettings(log_prob_threshold=threshold, max_moves=MAX_MOVES)
     moves, losses = [], []
     for step in range(1, training.steps + 1):
-        if policy == "clusters" and layer.sample is None and step <= 0.8 * training.steps:
+        if reads_contexts and layer.sample is None and step <= 0.8 * training.steps:
             layer.start_sampling()
         losses.append(update())
         layer.update_statistics(DECAY)
@@ -220,13 +214,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     training = Training(steps=args.steps)
     senses = [
-        {"lemma": "4.1", "policy": policy, "new_sense": new_sense, "seed": seed}
-        | learn_senses(policy, new_sense, training, seed=seed)
-        for policy, new_sense in VARIANTS
+        {"lemma": "4.1", "policy": policy, "seed": seed} | learn_senses(policy, training, seed=seed)
+        for policy in VARIANTS
         for seed in args.seeds
     ]
     print("Lemma 4.1: senses of words with 1, 2, 3, 4 clusters; means over words and seeds\n")
-    print(f"{_means(senses, 'policy', 'new_sense')}\n\n{LEGEND}", flush=True)
+    print(f"{_means(senses, 'policy')}\n\n{LEGEND}", flush=True)
     runs = {seed: learn_theta(WIDTHS, training, seed=seed) for seed in args.seeds}
     thetas = [{"lemma": "4.2", "seed": seed} | row for seed, run in runs.items() for row in run]
     correlations = [[theta_correlation(run, u) for u in (-1.0, UNSURE)] for run in runs.values()]

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from fairseq_kerbs import configurations
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.configurations import CONFIGS, Flags, load_experiment, program_arguments
+from fairseq_kerbs.models.config import policy_from_flags
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
@@ -233,7 +234,7 @@ def test_a_loss_and_its_gradient(train: Flags, data: Path) -> None:
     else:
         assert isinstance(own, KerbsOutputLayer)
         assert own.kernel.name == args.kernel
-        assert own.new_sense == args.new_sense
+        assert own.policy == policy_from_flags(args)
         assert own.total_senses == round(args.total_senses * WORDS)
 
 

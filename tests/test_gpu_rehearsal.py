@@ -17,23 +17,23 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from fairseq_kerbs import clusters
 from fairseq_kerbs.analysis import teacher_forcing
 from fairseq_kerbs.commands import self_check
 from fairseq_kerbs.kernels import KERNELS
 from fairseq_kerbs.likelihood.chunks import chunk_size
 from fairseq_kerbs.likelihood.mixture import Mixture, _chunks
 from fairseq_kerbs.output_layers import KerbsOutputLayer, MixtureOutputLayer, SoftmaxOutputLayer
+from fairseq_kerbs.reallocation import clustering
 from tests.helpers.card import CARD, Card, on_card, values_of, waits
 from tests.helpers.cli import Patch
 from tests.helpers.commands import USER_DIR, Command, run_together
 from tests.helpers.fairseq_fixtures import make_batch, make_model, make_task, make_text
+from tests.helpers.hook_updates import PlainOptimizer, training
 from tests.helpers.tiny_trainings import FLAGS as TINY
-from tests.training.test_sense_updates import PlainOptimizer, training
 
 EVERY_UPDATE = {"models/recurrent.py:forward"}  # cuDNN wants lengths on the CPU; so does fairseq
 # which targets count; and words and contexts go to the sample, which is on the CPU
-SAMPLING = {"output_layers/kerbs.py:_nll", "clusters.py:add"}
+SAMPLING = {"output_layers/kerbs.py:_nll", "reallocation/clustering.py:add"}
 DECODING = {"output_layers/decoding.py:of"}  # the order of senses: once a model, not each step
 SELDOM = {
     f"{file}.py:{function}"
@@ -41,14 +41,15 @@ SELDOM = {
         # the first update: what is logged of moves
         "training/sense_updates": "_reallocate renew summarize",
         # the first update: the sums go to the card; a new table is checked and made after moves
-        "senses": "pending move build_sense_table",
+        "senses/inventory": "move build_sense_table",
+        "senses/statistics": "pending",
         "output_layers/base": "senses_per_word",
-        "output_layers/kerbs": "apply_moves",
         # policies count on the CPU; Algorithm 1 is a loop over words, with a heap
-        "reallocation/policies": "__init__ paper_policy released_policy apply_moves reset_moments",
-        "reallocation/moves": "new_vectors",  # random numbers, the same on every card
-        "reallocation/clusters": "place_on_clusters",  # discriminants are of the CPU
-        "clusters": "place_senses cluster _k_means",
+        "reallocation/algorithm1": "__init__ propose",
+        "reallocation/authors_code": "propose",
+        "reallocation/moves": "apply_moves reset_moments",
+        "reallocation/clusters": "propose describe",  # discriminants are of the CPU
+        "reallocation/clustering": "place_senses cluster _k_means",
     }.items()
     for function in functions.split()
 }
@@ -58,8 +59,8 @@ SELDOM = {
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: Patch) -> None:
     with_memory(monkeypatch, 80 << 30)
-    monkeypatch.setattr(clusters, "LEAST_CONTEXTS", 2)
-    monkeypatch.setattr(clusters, "CONTEXTS_A_SENSE", 1)
+    monkeypatch.setattr(clustering, "LEAST_CONTEXTS", 2)
+    monkeypatch.setattr(clustering, "CONTEXTS_A_SENSE", 1)
 
 
 def ours() -> set[str]:
@@ -98,19 +99,19 @@ def test_a_card_refuses_what_a_card_refuses_and_counts_what_it_is_asked() -> Non
                 assert sum(waits.values()) == count
 
 
-SPLIT = {"reallocation": "released", "new_sense": "split", "max_moves": 0.5}
+RELEASED = {"reallocation": "released", "max_moves": 0.5}
 CLUSTERS = {"reallocation": "clusters", "reallocation_at": [4], "sense_bias": True}
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("transformer", {}),
-    ("transformer", SPLIT),
+    ("transformer", RELEASED),
     ("transformer", CLUSTERS),
     ("transformer", {"composition": "prior", "reallocation": "none"}),
     ("transformer", {"input_embedding": "separate"}),
     ("gru_lm", {"composition": "prior"}),
     ("transformer", {"output_layer": "mos", "kernel": "lin"}),
     ("lstm", CLUSTERS),
-    ("gru", SPLIT),
-    ("transformer_lm", SPLIT),
+    ("gru", RELEASED),
+    ("transformer_lm", RELEASED),
     *((name, {}) for name in ("lstm_luong", "lstm_lm", "bilstm_lm")),
     ("gru", {"output_layer": "softmax", "kernel": "lin"}),
     ("fairseq_lstm", {"kernel": "kerbs_released"}),
@@ -205,7 +206,8 @@ def test_contexts_for_clusters_are_sampled_on_the_card(name: str, monkeypatch: P
         task = make_task()
         model = make_model(name, task)
         dim = model.decoder.output.embed_dim
-        sample = clusters.ContextSample(torch.full((len(task.target_dictionary),), 9), dim, 9, 9999)
+        counts = torch.full((len(task.target_dictionary),), 9)
+        sample = clustering.ContextSample(counts, dim, 9, 9999)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: on)
         with Card() if on else nullcontext():
             loss = teacher_forcing.loss_in_bits(model, task, "valid")
@@ -252,7 +254,7 @@ def test_a_layer_computes_the_same(kind: str, dtype: torch.dtype) -> None:
             (found[-3].sum() + found[-2] + found[-1].sum()).backward()
             if hasattr(layer, "inventory"):
                 found.append(layer.update_statistics(0.1))
-            assert ours() <= {"senses.py:pending"}
+            assert ours() <= {"senses/statistics.py:pending"}
             layer.eval()
             with torch.no_grad():
                 found += [layer.log_probs(h), layer.predict(h), h.grad]
@@ -318,8 +320,6 @@ def command(data: Path, folder: Path, flags: str, updates: int = 6) -> Command:
         2,
         "--log-prob-threshold",
         -0.1,
-        "--new-sense",
-        "split",
         "--max-update",
         updates,
         "--log-interval",

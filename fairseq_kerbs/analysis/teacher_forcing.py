@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairseq_kerbs.analysis.words import joined_words
-from fairseq_kerbs.clusters import LEAST_CONTEXTS, ContextSample
 from fairseq_kerbs.output_layers import OutputLayer
+from fairseq_kerbs.reallocation.clustering import LEAST_CONTEXTS, ContextSample
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.processes import progress
 

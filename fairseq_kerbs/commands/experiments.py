@@ -108,6 +108,18 @@ class _TrainHelp(argparse.Action):
         action=_Gone,
         successor="the paper's setting is the default of every architecture: leave it out",
     ),
+    arg.value(
+        "--sense-init",
+        argparse.SUPPRESS,
+        action=_Gone,
+        successor="initial senses follow from --reallocation: leave it out",
+    ),
+    arg.value(
+        "--new-sense",
+        argparse.SUPPRESS,
+        action=_Gone,
+        successor="a moved sense keeps its embedding, as in Algorithm 1: leave it out",
+    ),
     arg.flag(
         "-h",
         "--help",

@@ -40,13 +40,15 @@ class KerbsModel(BaseFairseqModel):
         super().add_args(parser)
         gen_parser_from_dataclass(parser, cls.flags(), delete_default=True)
         config.add_reallocation_at(parser)
+        config.add_gone_flags(parser)
 
     @classmethod
     def hydra_flags(cls) -> type[FairseqDataclass]:
         """Dataclass for Hydra: our flags with types and defaults, fairseq's flags with null."""
         parser = argparse.ArgumentParser(add_help=False)
         cls.add_args(parser)
-        stock: dict[str, Any] = dict.fromkeys(action.dest for action in parser._actions)
+        names = [action.dest for action in parser._actions if action.dest != argparse.SUPPRESS]
+        stock: dict[str, Any] = dict.fromkeys(names)
         # what fairseq-train's flags say to both the task and a language model
         for name in ("tokens_per_sample", "max_target_positions") if cls.target else ():
             stock[name] = f"${{oc.select:task.{name},null}}"
@@ -199,8 +201,8 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor]) -> None:
     if held.keys() != expected.keys() or held["weight"].shape[1] != expected["weight"].shape[1]:
         raise UserError(
             "the checkpoint was trained with another --output-layer, --kernel, --mixture-kernels, "
-            "--sense-bias (which --reallocation clusters turns on) or size than this model (it has "
-            f"{', '.join(sorted(held))})."
+            f"--sense-bias (which --reallocation {config.policies_with_bias()} turns on) or size "
+            f"than this model (it has {', '.join(sorted(held))})."
         )
     senses, words = len(held["weight"]), len(held.get("inventory.log_prob", held["weight"]))
     if words != layer.vocab_size:

@@ -10,7 +10,7 @@ an optional number is no union.
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, make_dataclass
 from fractions import Fraction
@@ -22,11 +22,14 @@ from omegaconf import OmegaConf
 from fairseq_kerbs import output_layers
 from fairseq_kerbs.kernels import KERNELS, Kernel, KernelOption, build_kernel, kernel_options
 from fairseq_kerbs.models.attention import ATTENTIONS
-from fairseq_kerbs.reallocation import POLICIES, ReallocationSettings
-from fairseq_kerbs.reallocation.moves import NEW_SENSES
+from fairseq_kerbs.reallocation import POLICIES, Policy
+from fairseq_kerbs.reallocation.policy import DefaultSchedule, all_settings, readers_of
 from fairseq_kerbs.senses import ALLOCATIONS
 from fairseq_kerbs.training.sense_updates import SenseSchedule
 from fairseq_kerbs.utils.errors import UserError
+
+INTERVAL = DefaultSchedule().interval
+"""Default of --reallocation-interval, if the policy has no other."""
 
 INIT_SCALE = (
     "initialization scale of sense embeddings, whose standard deviation is init-scale / "
@@ -40,11 +43,40 @@ def _flag(default: Any, help: str, within: str = "") -> Any:
     return field(default=default, metadata={"help": help, "within": within})
 
 
-INTERVAL, RELEASED_INTERVAL = 200, 100
-"""Default of --reallocation-interval, and with the policy "released"."""
+GONE = {
+    "--sense-init": "initial senses follow from --reallocation: leave it out",
+    "--new-sense": "a moved sense keeps its embedding, as in Algorithm 1: leave it out",
+}
+"""Flags of former revisions, and what to do instead."""
 
-CLUSTERS_AT = 0.2
-"""Default of --reallocation-at with the policy "clusters", as a fraction of --max-update."""
+
+_WITH_CONTEXTS = [name for name, policy in POLICIES.items() if policy.needs_contexts]
+
+
+def _enumerate(names: Sequence[str]) -> str:
+    """Names in a sentence: "a", "a and b", "a, b and c"."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
+
+
+def _with_policies(default: Any, of_policy: Callable[[type[Policy]], Any]) -> str:
+    """A default for a help text, and where policies have another one: "[200; 100 with …]"."""
+    others = [
+        f"{of_policy(policy)} with --reallocation {name}"
+        for name, policy in POLICIES.items()
+        if of_policy(policy) != default
+    ]
+    return f"[{'; '.join([str(default), *others])}]"
+
+
+def _moments(policy: type[Policy]) -> str:
+    """When senses move by default, for a help text."""
+    shares = policy.default_schedule.at
+    return " ".join(f"{share:g}" for share in shares) or "every interval"
+
+
+def _reallocation_help() -> str:
+    policies = [f"{name} ({policy.summary})" for name, policy in POLICIES.items()]
+    return f"policy that moves senses between words: {', '.join(policies)}, or none"
 
 
 @dataclass
@@ -97,11 +129,6 @@ def _as_text(value: Any) -> str:
     return str(value)
 
 
-def _enumerate(names: list[str]) -> str:
-    """Names in a sentence: "a", "a and b", "a, b and c"."""
-    return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
-
-
 def _kernel_option_type(described: dict[str, KernelOption]) -> Any:
     """Type of a flag, whose kernels convert its value: a number is a float if it is one of any."""
     types = {option.type for option in described.values()}
@@ -120,62 +147,29 @@ KernelConfig = make_dataclass(
 
 
 @dataclass
-class KerbsConfig(KernelConfig):  # type: ignore[misc]
-    """Flags of the output layer, the input composition and the reallocation."""
+class _LayerConfig(KernelConfig):  # type: ignore[misc]
+    """Flags that do not depend on the policies."""
 
     total_senses: float = _flag(
         3.0, "number of senses, as a multiple of the target vocabulary size", "[1, inf)"
     )
     max_senses: int = _flag(4, "maximum number of senses of a word", "[1, inf)")
-    sense_init: Optional[ChoiceEnum(output_layers.SENSE_INITS)] = _flag(
-        None,
-        "initial sense embeddings: drawn independently (random, as in the paper), drawn around the "
-        "word's first sense (shared), or unused until they are placed (spare) [random; spare with "
-        "--reallocation clusters]",
-    )
     sense_allocation: Optional[ChoiceEnum(list(ALLOCATIONS))] = _flag(
         None,
         "initial numbers of senses: drawn at random for each word (random), or equal for all words "
-        "(equal) [random; equal with --reallocation released]",
+        f"(equal) {_with_policies('random', lambda policy: policy.sense_allocation)}",
     )
     init_scale: float = _flag(1.0, INIT_SCALE, "(0, inf)")
-    reallocation: ChoiceEnum([*POLICIES, "clusters", "none"]) = _flag(
-        "paper",
-        "policy that moves senses between words: Algorithm 1 (paper), the authors' code "
-        "(released, with an interval of 100 and equal numbers of senses at the start), clusters of "
-        "each word's contexts (clusters, ours), or no moves (none)",
-    )
-    new_sense: ChoiceEnum(NEW_SENSES) = _flag(
-        "keep",
-        "for --reallocation paper and released: embedding of a moved sense. keep leaves it "
-        "unchanged, split draws it around the new word's most used sense",
-    )
-    max_moves: float = _flag(
-        0.005,
-        "for --reallocation released: maximum moves at a time, as a fraction of the vocabulary "
-        "size, rounded up",
-        "(0, 1]",
-    )
+    reallocation: ChoiceEnum([*POLICIES, "none"]) = _flag("paper", _reallocation_help())
     reallocation_interval: Optional[int] = _flag(
         None,
-        "updates between reallocations (Q of Algorithm 1). With --reallocation clusters, contexts "
-        "are sampled for this many updates before senses are placed [200; 100 with --reallocation "
-        "released]",
+        "updates between reallocations (Q of Algorithm 1). With --reallocation "
+        f"{_enumerate(_WITH_CONTEXTS)}, contexts are sampled for this many updates before senses "
+        f"are placed {_with_policies(INTERVAL, lambda policy: policy.default_schedule.interval)}",
         "[1, inf)",
-    )
-    cluster_gap: float = _flag(
-        1.0,
-        "for --reallocation clusters: maximum preference of a sense for its cluster, in nats",
-        "(0, inf)",
     )
     sense_decay: float = _flag(
         1e-5, "decay per target token of usage and log P (beta of Eq. 12-13)", "[0, 1)"
-    )
-    log_prob_threshold: float = _flag(
-        -100.0,
-        "for --reallocation paper: a word with log P (Eq. 12) below this value receives a sense "
-        "(epsilon, at most 0)",
-        "(-inf, 0]",
     )
     composition: ChoiceEnum(["posterior", "prior"]) = _flag(
         "posterior", "weights of a word's senses in its composed input embedding (Eq. 6-7)"
@@ -193,6 +187,38 @@ class KerbsConfig(KernelConfig):  # type: ignore[misc]
     )
 
 
+def _policy_flag(name: str) -> tuple[str, type, Any]:
+    """Field of a policy's setting, as the standard library's ``make_dataclass`` takes it."""
+    setting = all_settings()[name]
+    help_text = f"for --reallocation {_enumerate(readers_of(name))}: {setting.help}"
+    return name, setting.kind, _flag(setting.default, help_text, setting.within)
+
+
+KerbsConfig: Any = make_dataclass(
+    "KerbsConfig",
+    [_policy_flag(name) for name in all_settings()],
+    bases=(_LayerConfig,),
+    namespace={
+        "__doc__": "Flags of the output layer, the input composition and the reallocation.",
+        "__module__": __name__,
+    },
+)
+
+
+class _Gone(argparse.Action):
+    """A flag of former revisions, which ends with a sentence about its successor."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
+        raise UserError(f"{option} is gone: {GONE[str(option)]}.")
+
+
+def add_gone_flags(parser: Any) -> None:
+    """Add the flags of :data:`GONE`, which end with a UserError."""
+    hidden: Any = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
+    for name in GONE:
+        parser.add_argument(name, action=_Gone, nargs="?", dest=argparse.SUPPRESS, **hidden)
+
+
 def add_reallocation_at(parser: Any) -> None:
     """Add --reallocation-at. fairseq's dataclasses have no flags with several values."""
     parser.add_argument(
@@ -201,7 +227,7 @@ def add_reallocation_at(parser: Any) -> None:
         nargs="+",
         metavar="SHARE",
         help="when senses move, as fractions of --max-update or as numbers of updates. Replaces "
-        "--reallocation-interval [every interval; 0.2 with --reallocation clusters]",
+        f"--reallocation-interval {_with_policies('every interval', _moments)}",
     )
 
 
@@ -249,24 +275,28 @@ class RecurrentLanguageModelConfig(RecurrentKerbsConfig):
     init_scale: float = _flag(1.73, INIT_SCALE, "(0, inf)")
 
 
+def policy_class(args: Any) -> type[Policy] | None:
+    """The policy that moves senses, or None without KerBS and with --reallocation none."""
+    return POLICIES.get(args.reallocation) if args.output_layer == "kerbs" else None
+
+
 def fill_for_policy(args: Any) -> None:
     """Set the flags that depend on the policy and were not given.
 
-    The policy "released" brings the interval and the equal allocation of the released code. The
-    policy "clusters" needs --sense-bias, and brings --sense-init spare. With one sense per word it
-    has nothing to place, and becomes "none".
+    A policy brings its interval and its allocation of senses, and --sense-bias if it needs biases.
+    One that reads contexts has nothing to place with one sense per word, and becomes "none".
     """
-    if args.output_layer == "kerbs" and args.reallocation == "clusters":
-        if float(args.total_senses) <= 1.0:
-            args.reallocation = "none"
-        else:
-            args.sense_bias = True
-            args.sense_init = args.sense_init or "spare"
-    args.sense_init = args.sense_init or "random"
-    released = args.output_layer == "kerbs" and args.reallocation == "released"
-    args.sense_allocation = args.sense_allocation or ("equal" if released else "random")
+    policy = policy_class(args)
+    if policy is not None and policy.needs_contexts and float(args.total_senses) <= 1.0:
+        args.reallocation = "none"
+        policy = None
+    if policy is not None and policy.needs_bias:
+        args.sense_bias = True
+    if args.sense_allocation is None:
+        args.sense_allocation = "random" if policy is None else policy.sense_allocation
     if args.reallocation_interval is None:
-        args.reallocation_interval = RELEASED_INTERVAL if released else INTERVAL
+        schedule = DefaultSchedule() if policy is None else policy.default_schedule
+        args.reallocation_interval = schedule.interval
 
 
 def as_namespace(args: Any) -> argparse.Namespace:
@@ -343,15 +373,6 @@ def check_ranges(args: Any, flags: type[FairseqDataclass]) -> None:
                 raise ValueError(f"{flag(item.name)} is {value}, but must be within {interval}.")
 
 
-POLICY_FLAGS: dict[str, tuple[str, ...]] = {
-    "log_prob_threshold": ("paper",),
-    "max_moves": ("released",),
-    "new_sense": ("paper", "released"),
-    "cluster_gap": ("clusters",),
-}
-"""Flags that some policies read, and their names."""
-
-
 MIXTURE_FLAGS: dict[str, tuple[str, ...]] = {
     "mixture_components": ("mos",),
     "mixture_kernels": ("mixture",),
@@ -367,7 +388,7 @@ def check_read(args: Any) -> None:
     """
     checked = [("output_layer", name, layers) for name, layers in MIXTURE_FLAGS.items()]
     if args.output_layer == "kerbs" and args.reallocation != "none":
-        checked += [("reallocation", name, policies) for name, policies in POLICY_FLAGS.items()]
+        checked += [("reallocation", name, readers_of(name)) for name in all_settings()]
     for chooser, name, readers in checked:
         chosen = getattr(args, chooser)
         default = KerbsConfig.__dataclass_fields__[name].default
@@ -400,27 +421,38 @@ def output_layer_flags(args: Any) -> dict[str, Any]:
     without a value. Flags of the model that the paper has a say in are included.
     """
     names = [item.name for item in fields(KerbsConfig)] + ["attention", "input_embedding"]
-    unread = {name for name, of in POLICY_FLAGS.items() if args.reallocation not in of}
+    unread = {name for name in all_settings() if args.reallocation not in readers_of(name)}
     unread |= {name for name in names if name.startswith("mixture")}
     values = {name: getattr(args, name, None) for name in names if name not in unread}
     return {name: value for name, value in values.items() if value is not None}
 
 
-def build_schedule(args: Any) -> SenseSchedule:
-    """Read the schedule from flags.
+def policies_with_bias() -> str:
+    """Names of the policies that turn on --sense-bias."""
+    return " or ".join(name for name, policy in POLICIES.items() if policy.needs_bias)
 
-    By default "clusters" places senses once, because training must recover from each placement.
-    """
-    settings = ReallocationSettings(
-        log_prob_threshold=float(args.log_prob_threshold),
-        max_moves=float(args.max_moves),
-        gap=float(args.cluster_gap),
-    )
-    interval, decay = int(args.reallocation_interval), float(args.sense_decay)
+
+def policy_from_flags(args: Any) -> Policy | None:
+    """The policy with its settings, or None if senses do not move."""
+    policy = policy_class(args)
+    if policy is None:
+        return None
+    values = {name: getattr(args, name) for name in policy.settings()}
+    for name, setting in policy.settings().items():
+        if setting.kind in (int, float):
+            values[name] = setting.kind(values[name])
+    return policy(**values)
+
+
+def build_schedule(args: Any) -> SenseSchedule:
+    """Read the schedule from flags."""
+    policy = policy_from_flags(args)
+    interval = int(args.reallocation_interval)
     given = [float(share) for share in args.reallocation_at or ()]
     updates = int(getattr(args, "max_update", None) or 0)
-    if args.reallocation == "clusters" and not given:
-        given = [CLUSTERS_AT if updates else float(args.reallocation_interval)]
+    if policy is not None and policy.default_schedule.at and not given:
+        # without --max-update a fraction of it is unknown
+        given = list(policy.default_schedule.at) if updates else [float(interval)]
     for share in given:
         if not (0.0 < share < 1.0 or (share.is_integer() and share >= 1.0)):
             raise ValueError(
@@ -430,7 +462,7 @@ def build_schedule(args: Any) -> SenseSchedule:
         if share < 1.0 and not updates:
             raise ValueError("--reallocation-at takes shares of --max-update: give that, too.")
     at = frozenset(max(1, round(share * updates if share < 1.0 else share)) for share in given)
-    return SenseSchedule(str(args.reallocation), interval, decay, settings, at)
+    return SenseSchedule(policy, interval, float(args.sense_decay), at)
 
 
 def kernels_from_flags(args: Any) -> list[Kernel]:
@@ -439,10 +471,12 @@ def kernels_from_flags(args: Any) -> list[Kernel]:
         names = [name.strip() for name in str(args.mixture_kernels).split(",")]
         reader = f"--mixture-kernels {args.mixture_kernels}"
     elif args.output_layer == "kerbs":
-        names, reader = [str(args.kernel)], f"--kernel {args.kernel}"
+        names = [str(args.kernel)]
+        reader = f"--kernel {args.kernel}"
     else:
         components = int(args.mixture_components) if args.output_layer == "mos" else 0
-        names, reader = ["lin"] * components, f"--output-layer {args.output_layer}"
+        names = ["lin"] * components
+        reader = f"--output-layer {args.output_layer}"
     if unknown := set(names) - set(KERNELS):
         raise ValueError(
             f"{reader}: there is no kernel named '{min(unknown)}'; give names from "
@@ -463,19 +497,12 @@ def kernels_from_flags(args: Any) -> list[Kernel]:
 
 def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_layers.OutputLayer:
     """Output layer that the flags describe; ``embed_dim`` includes the bias of ``--sense-bias``."""
-    kernels, biased, kind = kernels_from_flags(args), bool(args.sense_bias), args.output_layer
-    clusters = kind == "kerbs" and args.reallocation == "clusters"
-    if clusters and not kernels[0].inner_product_at_zero:
-        placed = [name for name, known in KERNELS.items() if known.inner_product_at_zero]
-        raise ValueError(
-            f"--reallocation clusters places senses of --kernel {' or '.join(placed)}, not "
-            f"of {args.kernel}: give --reallocation paper, or another kernel."
-        )
-    if kind == "kerbs" and not clusters and args.sense_init == "spare":
-        raise ValueError(
-            "--sense-init spare is for --reallocation clusters with several senses per word: leave "
-            "it out."
-        )
+    kernels = kernels_from_flags(args)
+    biased = bool(args.sense_bias)
+    kind = args.output_layer
+    policy = policy_from_flags(args)
+    if policy is not None:
+        policy.check_layer(kernels[0], biased)
     mixture = kind in ("mos", "mixture")
     if biased and (mixture or not all(kernel.constant_is_bias for kernel in kernels)):
         other = f"--output-layer {kind}" if mixture else f"--kernel {args.kernel}"
@@ -504,8 +531,7 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_lay
         round(float(args.total_senses) * vocab_size),
         max_senses=int(args.max_senses),
         kernel=kernels[0],
-        sense_init=str(args.sense_init),
+        policy=policy,
         sense_allocation=str(args.sense_allocation),
-        new_sense=str(args.new_sense),
         **shape,
     )

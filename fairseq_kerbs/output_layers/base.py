@@ -114,14 +114,17 @@ class OutputLayer(nn.Module):
         init_scale: float = 1.0,
     ) -> None:
         super().__init__()
-        self.embed_dim, self.vocab_size, self.biased = embed_dim, vocab_size, biased
+        self.embed_dim = embed_dim
+        self.vocab_size = vocab_size
+        self.biased = biased
         self.init_scale = init_scale
         self.total_senses = vocab_size if total_senses is None else total_senses
         self.weight = nn.Parameter(torch.empty(self.total_senses, embed_dim))  # senses, [M, d]
         self.register_buffer("theta", torch.zeros(self.total_senses), persistent=False)
         self._prepared: tuple[Any, Any] | None = None  # cache for decoding, with its key
         self.kernel = build_kernel(kernel).bind(embed_dim)
-        self.kernel_name, self.has_theta = self.kernel.name, self.kernel.has_theta
+        self.kernel_name = self.kernel.name
+        self.has_theta = self.kernel.has_theta
         kernel_key(self.kernel)  # registered before torch.compile traces the layer
 
     def reset_parameters(self) -> None:
@@ -147,7 +150,7 @@ class OutputLayer(nn.Module):
 
     @property
     def log_prob(self) -> Tensor:
-        """Moving average of log P of every word (Eq. 12), [V], 0 if it is not recorded."""
+        """Decayed sum of log P of every word (Eq. 12), [V], 0 if it is not recorded."""
         return torch.zeros(self.vocab_size, device=self.weight.device)
 
     def senses_per_word(self) -> Tensor:
@@ -164,8 +167,11 @@ class OutputLayer(nn.Module):
         With ``prepare`` θ is prepared, too, for several calls of :meth:`posterior`.
         """
         table = self.table
-        senses, mask = table.senses[words], table.mask[words]  # [..., K]
-        usage, theta, prepared = self.usage[senses], self.theta[senses], None
+        senses = table.senses[words]
+        mask = table.mask[words]  # [..., K]
+        usage = self.usage[senses]
+        theta = self.theta[senses]
+        prepared = None
         if prepare:
             prepared = self.kernel.prepare(theta.detach().to(compute_dtype(theta)))
         return LookedUp(F.embedding(senses, self.weight), theta, usage, mask, senses, prepared)
@@ -186,7 +192,8 @@ class OutputLayer(nn.Module):
 
         ``contexts`` [n, d] are context vectors, or embeddings :meth:`as_contexts`.
         """
-        weight, theta = self.weight[senses].float(), self.theta[senses].float()
+        weight = self.weight[senses].float()
+        theta = self.theta[senses].float()
         return kernel_logits(contexts, weight, theta, self.kernel)
 
     def component_weights(self, h: Tensor) -> Tensor | None:
@@ -315,7 +322,8 @@ class OutputLayer(nn.Module):
                 f"`target` has shape {tuple(target.shape)}; for these `h` it must be "
                 f"{tuple(h.shape[:-1])}."
             )
-        flat, words = h.reshape(-1, self.embed_dim), target.reshape(-1)
+        flat = h.reshape(-1, self.embed_dim)
+        words = target.reshape(-1)
         options.setdefault("compile", self._may_compile)
         loss, token_nll, posteriors = self._nll(flat, words, NllOptions(**options))
         if loss.dim():

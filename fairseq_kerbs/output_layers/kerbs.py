@@ -5,27 +5,37 @@ fairseq_kerbs/README.md has complete trainings with this layer.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fairseq_kerbs.clusters import LEAST_CONTEXTS, ContextSample
-from fairseq_kerbs.kernels import KERNELS, Kernel, apply_kernel, compute_dtype, safe_norm
+from fairseq_kerbs.kernels import Kernel, apply_kernel, compute_dtype, safe_norm
 from fairseq_kerbs.likelihood.compilation import call, worthwhile
 from fairseq_kerbs.likelihood.nll import NllOptions
 from fairseq_kerbs.output_layers.base import LookedUp, Losses, OutputLayer
-from fairseq_kerbs.reallocation import Moves, ReallocationSettings, policies
-from fairseq_kerbs.reallocation.clusters import SPARE_NATS, place_on_clusters
-from fairseq_kerbs.reallocation.moves import NEW_SENSES, check_choice, new_vectors
+from fairseq_kerbs.reallocation import (
+    Moves,
+    Policy,
+    ReallocationSettings,
+    SenseState,
+    build_policy,
+    reallocate,
+)
+from fairseq_kerbs.reallocation.clustering import (
+    LEAST_CONTEXTS,
+    ContextSample,
+    Progress,
+    no_progress,
+)
 from fairseq_kerbs.senses import SenseInventory, SenseTable
 from fairseq_kerbs.torch_compat import is_compiling
 
-SENSE_INITS = ("random", "shared", "spare")
-SHARED_COSINE = 0.95
-SAMPLED_CONTEXTS, SAMPLE_MEMORY = 600, 2 << 30
-"""Maximum contexts per word and bytes of a sample by :meth:`KerbsOutputLayer.start_sampling`."""
+SAMPLED_CONTEXTS = 600
+"""Maximum number of contexts per word in a sample by :meth:`KerbsOutputLayer.start_sampling`."""
+
+SAMPLE_MEMORY = 2 << 30
+"""Its maximum size in bytes, or more if that is less than the minimum for all words."""
 
 SAMPLE = "sample_"
 """Prefix of the names of :attr:`KerbsOutputLayer.sample` in a checkpoint."""
@@ -64,7 +74,8 @@ def posterior_weights(
     """
     dtype = compute_dtype(h, rows, theta)
     with torch.autocast(h.device.type, enabled=False):
-        wide_h, wide_rows = h.to(dtype), rows.to(dtype)
+        wide_h = h.to(dtype)
+        wide_rows = rows.to(dtype)
         bound = kernel.bind(rows.shape[-1])
         x = torch.einsum("...d,...kd->...k", bound.map_contexts(wide_h), wide_rows)
         row_norm = safe_norm(wide_rows).squeeze(-1)  # [..., K]
@@ -90,14 +101,14 @@ class KerbsOutputLayer(OutputLayer):
         total_senses: number of senses M, V ≤ M ≤ V·max_senses.
         max_senses: maximum number of senses of a word.
         kernel: a kernel, or its name. θ is a parameter only if the kernel uses it.
-        sense_init: "random" (the paper), "shared" or "spare", see :meth:`reset_parameters`.
-        sense_allocation: "random" or "equal", see :mod:`fairseq_kerbs.senses`.
-        new_sense: "keep" (the paper) or "split", see :mod:`.reallocation.moves`.
+        policy: the policy that will move senses, or its name. It may change the initial senses
+            [drawn at random, as in the paper].
+        sense_allocation: "random" or "equal", see :mod:`fairseq_kerbs.senses.allocation`.
         biased: the last coordinate of context vectors is 1, so that senses have biases.
         init_scale: standard deviation of initial embeddings, in units of d^−½.
 
     Raises:
-        ValueError: M is out of range, or a name is unknown.
+        ValueError: M is out of range, a name is unknown, or the policy cannot move such senses.
     """
 
     def __init__(
@@ -108,49 +119,53 @@ class KerbsOutputLayer(OutputLayer):
         *,
         max_senses: int = 4,
         kernel: str | Kernel = "kerbs",
-        sense_init: str = "random",
+        policy: str | Policy | None = None,
         sense_allocation: str = "random",
-        new_sense: str = "keep",
         biased: bool = False,
         init_scale: float = 1.0,
     ) -> None:
-        check_choice("new_sense", new_sense, NEW_SENSES)
-        check_choice("sense_init", sense_init, SENSE_INITS)
         inventory = SenseInventory(vocab_size, total_senses, max_senses, sense_allocation)
-        options: Any = {"kernel": kernel, "biased": biased, "init_scale": init_scale}
-        super().__init__(embed_dim, vocab_size, total_senses, **options)
-        if sense_init == "spare":
-            check_biased(biased, self.kernel)
-        self.sense_init, self.new_sense, self.max_senses = sense_init, new_sense, max_senses
+        super().__init__(
+            embed_dim,
+            vocab_size,
+            total_senses,
+            kernel=kernel,
+            biased=biased,
+            init_scale=init_scale,
+        )
+        self.policy = None if policy is None else build_policy(policy)
+        if self.policy is not None:
+            self.policy.check_layer(self.kernel, biased)
+        self.max_senses = max_senses
         self.inventory = inventory  # allocation of senses to words, and its statistics
-        self.sample: ContextSample | None = None  # sampled contexts for the policy "clusters"
+        self.sample: ContextSample | None = None  # for policies that read contexts
         if self.has_theta:
             self.theta = nn.Parameter(torch.empty(total_senses))
         self.reset_parameters()
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Initialize W and θ at random (Section 4.2), according to ``sense_init``.
-
-        - "random" draws all senses independently. One sense of a word often takes all occurrences.
-        - "shared" draws the senses of a word around its first one, with a cosine of about
-          :data:`SHARED_COSINE`. The first sense is longer by a factor of 1.26 and has the largest
-          share at first.
-        - "spare" uses only the first sense of each word. The policy "clusters" places the others.
-        """
+        """Initialize W and θ at random (Section 4.2), then as the policy changes them."""
         super().reset_parameters()
-        if self.sense_init == "shared":
-            center = self.weight[self.table.senses[:, 0]][self.word_of_sense]  # [M, d]
-            across = (1.0 - SHARED_COSINE**2) ** 0.5 * self.weight
-            self.weight.copy_(SHARED_COSINE * center + across)
         if self.has_theta:
             nn.init.normal_(self.theta, std=self.kernel.theta_std)
-        if self.sense_init == "spare":  # senses 0 … V − 1 are the first of their words
-            extra = slice(self.vocab_size, None)
-            self.weight[extra] = self.weight[self.word_of_sense[extra]]
-            self.weight[extra, -1] -= SPARE_NATS
-            self.theta[extra] = 0.0
-            self.inventory.usage[extra] = 0.0
+        if self.policy is not None:
+            self.policy.initialize(self.sense_state())
+
+    def sense_state(self, progress: Progress = no_progress) -> SenseState:
+        """Senses of this layer for :mod:`fairseq_kerbs.reallocation`.
+
+        ``progress`` wraps the loops of policies that take long.
+        """
+        return SenseState(
+            self.inventory,
+            self.weight,
+            self.theta,
+            self.kernel,
+            biased=self.biased,
+            contexts=self.sample,
+            progress=progress,
+        )
 
     @property
     def word_of_sense(self) -> Tensor:
@@ -189,7 +204,7 @@ class KerbsOutputLayer(OutputLayer):
             if self.sample is not None and self.inventory.recording:
                 valid = posteriors.counted & posteriors.log_prob.isfinite()
                 rows = valid.nonzero().squeeze(1)  # a single synchronization with a GPU
-                self.sample.add(target[rows], h.detach()[rows, :-1])
+                self.sample.add(target[rows], h.detach()[rows, : self.sample.dim])
         return loss, token_nll, posteriors
 
     def update_statistics(self, decay: float) -> Tensor:
@@ -200,82 +215,46 @@ class KerbsOutputLayer(OutputLayer):
         return self.inventory.update(decay)
 
     def start_sampling(self, counts: Tensor | None = None, special: int = 0) -> None:
-        """Start sampling contexts of target words, for the policy "clusters".
+        """Start sampling contexts of target words, for a policy that reads contexts.
+
+        Contexts are sampled without the constant 1 of a bias.
 
         Args:
             counts: frequency of each word in the training data, [V] [unknown]. Contexts of rare
                 words are not sampled.
             special: number of special symbols at the start of the vocabulary. They keep one sense.
-
-        Raises:
-            ValueError: the layer has no biases, or its kernel is not the inner product at θ = 0.
         """
-        check_biased(self.biased, self.kernel)
         if counts is None:
             counts = torch.full((self.vocab_size,), SAMPLED_CONTEXTS)
-        dim = self.embed_dim - 1
+        dim = self.embed_dim - int(self.biased)
         memory = max(SAMPLE_MEMORY, 2 * dim * LEAST_CONTEXTS * self.vocab_size)
         self.sample = ContextSample(counts, dim, SAMPLED_CONTEXTS, memory, special)
 
-    @torch.no_grad()
-    def propose_moves(self, policy: str, settings: ReallocationSettings | None = None) -> Moves:
-        """The moves of :meth:`reallocate`. The layer does not change, except that "clusters" clears
-        :attr:`sample`. In a parallel training only one process has a sample."""
-        if policy != "clusters":
-            moves = policies.propose_moves(self.inventory, policy, settings)
-            if moves.vectors is None:
-                vectors = new_vectors(self.inventory, self.weight, moves, self.new_sense)
-                moves = replace(moves, vectors=vectors)
-            return moves
-        if self.sample is None:
-            raise ValueError("`policy` clusters reads contexts: call start_sampling() before.")
-        gap = (settings or ReallocationSettings()).gap
-        sample, self.sample = self.sample, None
-        senses = self.inventory, self.weight, self.theta, self.kernel
-        return place_on_clusters(*senses, sample, gap)
-
-    @torch.no_grad()
-    def apply_moves(self, moves: Moves) -> list[tuple[Tensor, Tensor | None]]:
-        """Apply the moves of :meth:`propose_moves`.
-
-        Returns:
-            all parameters of senses, with the new values of the moved rows, [K, ...], or None for
-            those that do not change.
-        """
-        if hasattr(self.weight, "full_tensor"):
-            raise ValueError(
-                "The senses of a layer whose parameters are sharded by `fully_shard` cannot move: "
-                "leave the layer out of it, or reallocate no senses."
-            )
-        policies.apply_moves(self.inventory, moves)
-        written: list[tuple[Tensor, Tensor | None]] = [(self.weight, moves.vectors)]
-        if self.has_theta:
-            theta = torch.full((len(moves),), self.kernel.moved_theta)
-            written.append((self.theta, theta if moves.reset_theta else None))
-        for parameter, values in written:
-            if values is not None:
-                parameter[moves.senses.to(parameter.device)] = values.to(parameter)
-        return written
-
-    def reallocate(self, policy: str, settings: ReallocationSettings | None = None) -> Moves:
+    def reallocate(
+        self, policy: str | Policy, settings: ReallocationSettings | None = None
+    ) -> Moves:
         """Move senses between words.
 
-        Then reset the optimizer's moments of the moved senses by
-        :func:`fairseq_kerbs.reallocation.reset_moments`, except after "released".
+        A policy that reads contexts takes :attr:`sample`, which is None afterwards. Then reset the
+        optimizer's moments of the moved senses by
+        :func:`fairseq_kerbs.reallocation.reset_moments`, if ``Moves.reset_moments`` says so.
 
         Args:
-            policy: "paper" (Algorithm 1), "released" or "clusters".
-            settings: hyper-parameters of the policy.
+            policy: a policy, or its name in :data:`fairseq_kerbs.reallocation.POLICIES`.
+            settings: settings of the policy [its defaults].
 
         Returns:
-            the moves, with the embeddings of moved senses.
+            the moves, with the embeddings of moved senses if these change.
 
         Raises:
-            ValueError: no policy has that name, parameters are sharded (FSDP2), or there is no
-                :attr:`sample` for "clusters".
+            ValueError: no policy has that name, the policy cannot move senses of this layer,
+                parameters are sharded (FSDP2), or there is no :attr:`sample` for a policy that
+                reads contexts.
         """
-        moves = self.propose_moves(policy, settings)
-        self.apply_moves(moves)
+        built = build_policy(policy, settings)
+        moves = reallocate(self.sense_state(), built)
+        if built.needs_contexts:
+            self.sample = None
         return moves
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
@@ -289,12 +268,3 @@ class KerbsOutputLayer(OutputLayer):
         state = {key.removeprefix(start): state_dict.pop(key) for key in keys}
         self.sample = ContextSample.from_state(state) if state else None
         super()._load_from_state_dict(state_dict, prefix, *args)
-
-
-def check_biased(biased: bool, kernel: Kernel) -> None:
-    """Raise a ValueError if senses cannot be placed on clusters."""
-    if not biased:
-        raise ValueError("Senses on clusters need biases: give `biased`.")
-    if not kernel.inner_product_at_zero:
-        names = " or ".join(name for name, known in KERNELS.items() if known.inner_product_at_zero)
-        raise ValueError(f"Senses on clusters need `kernel` {names}, not {kernel.name}.")

@@ -1,9 +1,9 @@
-"""The policy ``clusters``: place the senses of a word on the clusters of its contexts.
+"""The policy ``clusters`` (ours): place the senses of a word on the clusters of its contexts.
 
 In the paper a word should have as many senses as its contexts have clusters. Algorithm 1 instead
 looks at how well a word is predicted. If the context determines the word, as in translation, no
 gradient separates its senses, and in many words one of them takes all occurrences. This policy
-samples contexts during training and places senses by :mod:`fairseq_kerbs.clusters`.
+samples contexts during training and places senses by :mod:`.clustering`.
 
 A placement needs one vector w and bias b per word. Let g(h) be the log of the word's unnormalized
 probability (Eq. 4). For a word with several senses w is the mean gradient of g, and b preserves the
@@ -11,8 +11,8 @@ mean of g:
 
     w = E_h ∇g(h),    b = E_h [g(h) − h·w],    g(h) = log Σ_k exp K(h, w_k; θ_k)
 
-over the sampled contexts of the word. If its senses are already further apart than ``gap`` allows,
-``gap`` is raised for this word to
+over the sampled contexts of the word. If its senses are already further apart than ``cluster_gap``
+allows, the limit is raised for this word to
 
     max_k (w_k − w)·(m_k − m)
 
@@ -20,23 +20,131 @@ where m is the mean of its contexts, and m_k the mean of those with top sense k.
 contexts keep their senses. So do words that have one sense and receive no other.
 
 **Spare senses.** A layer always has M senses. Senses without a cluster are spare: copies of another
-sense of a word, with θ = 0 and a bias lower by :data:`SPARE_NATS`. With ``sense_init`` "spare" all
-but the first sense of each word are spare at the start.
+sense of a word, with θ = 0 and a bias lower by :data:`SPARE_NATS`. At the start of a training all
+but the first sense of each word are spare.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_kerbs.clusters import ContextSample, place_senses
-from fairseq_kerbs.kernels import Kernel, kernel_logits
-from fairseq_kerbs.reallocation.moves import Moves
-from fairseq_kerbs.senses import SenseInventory, build_sense_table
+from fairseq_kerbs.kernels import KERNELS, Kernel, kernel_logits
+from fairseq_kerbs.reallocation.clustering import PlacementSettings, place_senses
+from fairseq_kerbs.reallocation.moves import Moves, SenseState
+from fairseq_kerbs.reallocation.policy import DefaultSchedule, Policy, setting
+from fairseq_kerbs.senses import build_sense_table
 
 SPARE_NATS = 30.0
 """Nats by which the bias of a spare sense is lower. Its gradient is far below Adam's epsilon."""
+
+
+@dataclass(frozen=True)
+class Clusters(Policy):
+    """Place the senses of each word on the clusters of its contexts, see the module's docstring.
+
+    Senses are placed once, because training must recover from each placement. Moves are all senses
+    with a new embedding. Spare senses move to words with a free place.
+    """
+
+    name = "clusters"
+    summary = "clusters of each word's contexts, ours"
+    needs_contexts = True
+    needs_bias = True
+    default_schedule = DefaultSchedule(at=(0.2,))
+
+    cluster_gap: float = setting(
+        1.0, "maximum preference of a sense for its cluster, in nats", "(0, inf)"
+    )
+
+    def check_layer(self, kernel: Kernel, biased: bool) -> None:
+        super().check_layer(kernel, biased)
+        if not kernel.inner_product_at_zero:
+            placed = [name for name, known in KERNELS.items() if known.inner_product_at_zero]
+            names = " or ".join(placed)
+            raise ValueError(
+                f"`policy` {self.name} places senses of `kernel` {names}, not {kernel.name}: give "
+                "another policy, or another kernel."
+            )
+
+    def initialize(self, senses: SenseState) -> None:
+        """Make all but the first sense of each word spare."""
+        inventory = senses.inventory
+        # senses 0 … V − 1 are the first of their words
+        extra = slice(inventory.vocab_size, None)
+        senses.weight[extra] = senses.weight[inventory.word_of_sense[extra]]
+        senses.weight[extra, -1] -= SPARE_NATS
+        senses.theta[extra] = 0.0
+        inventory.usage[extra] = 0.0
+
+    def describe(self, moves: Moves, senses_per_word: Tensor) -> str:
+        several = senses_per_word.gt(1).sum()
+        return f"{len(moves)} senses placed on clusters; {several} words have several"
+
+    def propose(self, senses: SenseState) -> Moves:
+        sample = senses.contexts
+        if sample is None:
+            raise ValueError(f"`policy` {self.name} reads contexts, and there are none.")
+        inventory = senses.inventory
+        vocab_size = inventory.vocab_size
+        word_of_sense = inventory.word_of_sense.cpu()
+        weight = senses.weight.detach().double().cpu()
+        theta = senses.theta.detach().double().cpu()
+        sample.device = senses.weight.device  # also if the sample is from a checkpoint
+
+        live = ~spare_senses(weight, word_of_sense, vocab_size)  # [M]
+        live_before = torch.bincount(word_of_sense[live], minlength=vocab_size)  # [V]
+        joined = torch.zeros(vocab_size, weight.shape[1], dtype=torch.float64)
+        gaps = torch.full((vocab_size,), self.cluster_gap, dtype=torch.float64)
+        table = build_sense_table(word_of_sense, vocab_size)
+        for word in sample.enough.nonzero().squeeze(1).tolist():
+            contexts = F.pad(sample.contexts(word).double(), (0, 1), value=1.0)
+            own = table.senses[word][table.mask[word]]
+            own = own[live[own]]
+            vector, distance = joined_senses(contexts, weight[own], theta[own], senses.kernel)
+            joined[word] = vector
+            gaps[word] = max(self.cluster_gap, distance)
+
+        kept = int((live_before - 1)[~sample.enough].sum())  # second and later senses of others
+        settings = PlacementSettings(inventory.total_senses - kept, inventory.max_senses, gaps)
+        placement = place_senses(sample, settings, senses.progress)
+        live_after = torch.bincount(placement.word_of_sense, minlength=vocab_size)
+        changed = sample.enough & ((live_before > 1) | (live_after > 1))  # [V]
+        live_after = torch.where(changed, live_after, live_before)
+        placed = changed[placement.word_of_sense]  # of the senses of the placement
+        placed_words = placement.word_of_sense[placed]
+        added = torch.cat([placement.rows, placement.bias.unsqueeze(1)], dim=1)[placed].double()
+
+        # the rows that may be written: senses of words that change, then spare senses
+        own_rows = (live & changed[word_of_sense]).nonzero()
+        rows = torch.cat([own_rows, (~live).nonzero()]).squeeze(1)
+        placed_rows, left_rows = rows.split([len(added), len(rows) - len(added)])
+        room = inventory.max_senses - live_after
+        spare_rows, spare_words = _spare_places(left_rows, ~live[left_rows], word_of_sense, room)
+        rows = torch.cat([placed_rows, spare_rows])
+        new_words = torch.cat([placed_words, spare_words])
+
+        weight[placed_rows] = joined[placed_words] + added
+        live[rows] = False
+        live[placed_rows] = True
+        word_after = word_of_sense.clone()
+        word_after[rows] = new_words
+        live_senses = live.nonzero().squeeze(1)
+        first_live = torch.full((vocab_size,), len(word_of_sense)).scatter_reduce(
+            0, word_after[live_senses], live_senses, "amin"
+        )  # [V] a live sense of each word
+        weight[spare_rows] = weight[first_live[spare_words]]
+        weight[spare_rows, -1] -= SPARE_NATS
+
+        usage_of_word = torch.zeros(vocab_size, dtype=torch.float64)
+        usage_of_word.index_add_(0, word_of_sense, inventory.usage.double().cpu())
+        share = torch.cat([placement.share[placed], torch.zeros(len(spare_rows))])
+        new_usage = usage_of_word[new_words] * share
+        vectors = weight[rows].float()
+        return Moves(rows, word_of_sense[rows], new_words, new_usage, vectors=vectors)
 
 
 def spare_senses(weight: Tensor, word_of_sense: Tensor, vocab_size: int) -> Tensor:
@@ -50,7 +158,7 @@ def spare_senses(weight: Tensor, word_of_sense: Tensor, vocab_size: int) -> Tens
 def joined_senses(
     contexts: Tensor, weight: Tensor, theta: Tensor, kernel: Kernel
 ) -> tuple[Tensor, float]:
-    """Vector and bias that replace the senses of a word, and how far these are apart.
+    """Vector and bias that replace the senses of a word, and the distance of these senses.
 
     See the module's docstring for the equations.
 
@@ -66,91 +174,27 @@ def joined_senses(
     with torch.enable_grad():
         h = contexts.detach().clone().requires_grad_()
         logits = kernel_logits(h, weight, theta, kernel)  # [n, k]
-        mass = logits.logsumexp(1)
-        (gradient,) = torch.autograd.grad(mass.sum(), h)
+        word_logits = logits.logsumexp(1)  # g(h), [n]
+        (gradient,) = torch.autograd.grad(word_logits.sum(), h)
     vector = gradient.mean(0)
-    vector[-1] = (mass.detach() - contexts[:, :-1] @ vector[:-1]).mean()
+    vector[-1] = (word_logits.detach() - contexts[:, :-1] @ vector[:-1]).mean()
     top = F.one_hot(logits.argmax(1), len(weight)).to(contexts.dtype)  # [n, k]
     means = top.t() @ contexts / top.sum(0).clamp_min(1.0).unsqueeze(1)
-    apart = ((weight - vector) * (means - contexts.mean(0)))[:, :-1].sum(1)
-    return vector, float(apart[top.any(0)].max())
+    distances = ((weight - vector) * (means - contexts.mean(0)))[:, :-1].sum(1)
+    return vector, float(distances[top.any(0)].max())
 
 
-def place_on_clusters(
-    inventory: SenseInventory,
-    weight: Tensor,
-    theta: Tensor,
-    kernel: Kernel,
-    sample: ContextSample,
-    gap: float,
-) -> Moves:
-    """Moves of senses to the clusters of the sampled contexts.
-
-    Args:
-        inventory: the allocation.
-        weight: sense embeddings, [M, d], with the biases in the last column.
-        theta: kernel parameters, [M].
-        kernel: kernel of the layer, which equals the inner product at θ = 0.
-        sample: contexts of words, [·, d − 1], without the constant 1.
-        gap: maximum preference in nats, see :func:`fairseq_kerbs.clusters.place_word`.
-
-    Returns:
-        all senses with a new embedding. Spare senses move to words with a free place.
-    """
-    owners, words = inventory.word_of_sense.cpu(), inventory.vocab_size
-    sample.device = weight.device  # also if the sample is from a checkpoint
-    table = build_sense_table(owners, words)
-    weight, theta = weight.detach().double().cpu(), theta.detach().double().cpu()
-    live = ~spare_senses(weight, owners, words)
-    before = torch.bincount(owners[live], minlength=words)  # [V] live senses
-    total = inventory.total_senses - int((before - 1)[~sample.enough].sum())
-    joined = torch.zeros(words, weight.shape[1], dtype=torch.float64)
-    gaps = torch.full((words,), gap, dtype=torch.float64)
-    for word in sample.enough.nonzero().squeeze(1).tolist():
-        contexts = F.pad(sample.contexts(word).double(), (0, 1), value=1.0)
-        senses = table.senses[word][table.mask[word]]
-        senses = senses[live[senses]]
-        joined[word], apart = joined_senses(contexts, weight[senses], theta[senses], kernel)
-        gaps[word] = max(gap, apart)
-    placement = place_senses(sample, total, inventory.max_senses, gaps)
-    after = torch.bincount(placement.word_of_sense, minlength=words)
-    anew = sample.enough & ((before > 1) | (after > 1))  # [V]
-    after = torch.where(anew, after, before)
-
-    placed = anew[placement.word_of_sense]
-    words_placed = placement.word_of_sense[placed]
-    added = torch.cat([placement.rows, placement.bias.unsqueeze(1)], dim=1)[placed].double()
-
-    mine, spare = live & anew[owners], ~live
-    rows = torch.cat([mine.nonzero(), spare.nonzero()]).squeeze(1)  # that may be written
-    placed_rows, left = rows.split([len(added), len(rows) - len(added)])
-    spare_rows, spare_words = _places(left, spare[left], owners, inventory.max_senses - after)
-    rows, new_words = torch.cat([placed_rows, spare_rows]), torch.cat([words_placed, spare_words])
-    usage = torch.zeros(words, dtype=torch.float64)
-    usage.index_add_(0, owners, inventory.usage.double().cpu())
-    weight[placed_rows] = joined[words_placed] + added
-    owners_after, live[rows], live[placed_rows] = owners.clone(), False, True
-    owners_after[rows] = new_words
-    senses = live.nonzero().squeeze(1)
-    first = torch.full((words,), len(owners)).scatter_reduce(
-        0, owners_after[senses], senses, "amin"
-    )  # [V] a live sense of each word
-    weight[spare_rows] = weight[first[spare_words]]
-    weight[spare_rows, -1] -= SPARE_NATS
-    share = torch.cat([placement.share[placed], torch.zeros(len(spare_rows))])
-    new_usage, vectors = usage[new_words] * share, weight[rows].float()
-    return Moves(rows, owners[rows], new_words, new_usage, vectors=vectors)
-
-
-def _places(rows: Tensor, spare: Tensor, owners: Tensor, room: Tensor) -> tuple[Tensor, Tensor]:
+def _spare_places(
+    rows: Tensor, spare: Tensor, word_of_sense: Tensor, room: Tensor
+) -> tuple[Tensor, Tensor]:
     """Rows that become spare senses or move as such, and their words.
 
     A row that is already ``spare`` stays if its word has a free place. ``room`` [V] counts these.
     """
     free = room.tolist()
     leaving = []
-    for row, idle, word in zip(rows.tolist(), spare.tolist(), owners[rows].tolist()):
-        if idle and free[word] > 0:
+    for row, is_spare, word in zip(rows.tolist(), spare.tolist(), word_of_sense[rows].tolist()):
+        if is_spare and free[word] > 0:
             free[word] -= 1
         else:
             leaving.append(row)

@@ -73,7 +73,8 @@ def guard_training(task: Any, settings: dict[str, Any], args: Any) -> None:
     """
     if settings.get("store_ema"):
         raise UserError("--store-ema would average senses that move to other words: leave it out.")
-    begin_epoch, locks = task.begin_epoch, list[Any]()
+    begin_epoch = task.begin_epoch
+    locks = list[Any]()
 
     def guarded(epoch: int, model: Any) -> None:
         if not locks:
@@ -88,7 +89,8 @@ def begin(task: Any, model: Any, settings: dict[str, Any], args: Any) -> Any:
 
     Raises a SystemExit with status 0 if all updates are done.
     """
-    max_update, folder = settings.get("max_update") or 0, settings.get("save_dir")
+    max_update = settings.get("max_update") or 0
+    folder = settings.get("save_dir")
     updates = check_resumed(settings, task, args) if folder else 0
     if 0 < max_update <= updates:  # fairseq checks this only after an update
         logger.info(f"nothing to do: {updates} updates are done and --max-update is {max_update}")
@@ -106,8 +108,10 @@ def check_resumed(settings: dict[str, Any], task: Any, args: Any) -> int:
     Raises a UserError if it is damaged, or was trained with other dictionaries, another output
     layer or another kernel.
     """
-    named, suffix = settings.get("restore_file") or LAST, settings.get("checkpoint_suffix") or ""
-    file, reset = Path(named.replace(".pt", f"{suffix}.pt")), bool(settings.get("reset_optimizer"))
+    named = settings.get("restore_file") or LAST
+    suffix = settings.get("checkpoint_suffix") or ""
+    file = Path(named.replace(".pt", f"{suffix}.pt"))
+    reset = bool(settings.get("reset_optimizer"))
     if named == LAST:  # other names are not relative to the save folder
         file = Path(settings["save_dir"], file)
         if not file.is_file() and settings.get("continue_once"):
@@ -115,7 +119,8 @@ def check_resumed(settings: dict[str, Any], task: Any, args: Any) -> int:
             if not file.is_file():  # fairseq would begin anew
                 raise UserError(f"--continue-once {file}: there is no such file.")
     if not file.is_file() and settings.get("finetune_from_model"):
-        file, reset = Path(settings["finetune_from_model"]), True
+        file = Path(settings["finetune_from_model"])
+        reset = True
     if not file.is_file():
         return 0
     check_whole(file)
@@ -124,7 +129,8 @@ def check_resumed(settings: dict[str, Any], task: Any, args: Any) -> int:
     trained = (state.get("cfg") or {}).get("model") or {}
     trained = trained if isinstance(trained, dict) else vars(trained)
     for name in SCORING:
-        value, flag = getattr(args, name, None), f"--{name.replace('_', '-')}"
+        value = getattr(args, name, None)
+        flag = f"--{name.replace('_', '-')}"
         if name not in trained or trained[name] == value:
             continue
         if trained[name] is None:
@@ -150,7 +156,8 @@ def check_policy(file: Path, trained: dict[str, Any], args: Any) -> None:
         trained: its flags.
         args: the flags of this training. A policy of "none", which ends all moves, is accepted.
     """
-    former, policy = trained.get("reallocation"), args.reallocation
+    former = trained.get("reallocation")
+    policy = args.reallocation
     if args.output_layer == "kerbs" and former not in (None, policy) and policy != "none":
         stopping = "" if former == "none" else ", or --reallocation none, which moves no sense"
         raise UserError(

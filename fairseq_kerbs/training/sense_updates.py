@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,11 +19,12 @@ from fairseq import metrics
 from fairseq.distributed import utils as distributed_utils
 from torch import Tensor, nn
 
-from fairseq_kerbs.clusters import LEAST_CONTEXTS
 from fairseq_kerbs.output_layers import KerbsOutputLayer
-from fairseq_kerbs.reallocation import Moves, ReallocationSettings, reset_moments
+from fairseq_kerbs.reallocation import Moves, Policy, apply_moves, propose_moves, reset_moments
+from fairseq_kerbs.reallocation.clustering import LEAST_CONTEXTS
 from fairseq_kerbs.torch_compat import OUT_OF_MEMORY
 from fairseq_kerbs.utils.dictionaries import remember_dictionaries
+from fairseq_kerbs.utils.processes import progress
 
 logger = logging.getLogger(__name__)
 
@@ -33,10 +35,9 @@ QUANTILES = (0.05, 0.5, 0.95)
 class SenseSchedule:
     """When and how the training hook updates and moves senses."""
 
-    policy: str  # name of a reallocation policy, or "none"
-    interval: int  # updates between reallocations, Q; "clusters" samples contexts for so many
+    policy: Policy | None  # with its settings. None moves no sense
+    interval: int  # updates between reallocations, Q, or those in which contexts are sampled
     decay: float  # β of Eq. 12–13
-    settings: ReallocationSettings  # of the policy
     at: frozenset[int] = frozenset()  # updates after which senses move [after every interval]
 
     def moves_after(self, updates: int) -> bool:
@@ -45,8 +46,10 @@ class SenseSchedule:
 
     def samples_after(self, updates: int) -> bool:
         """Whether the contexts of the next update are sampled."""
+        if self.policy is None or not self.policy.needs_contexts:
+            return False
         near = range(updates + 1, updates + self.interval + 1)
-        return self.policy == "clusters" and any(map(self.moves_after, near))
+        return any(map(self.moves_after, near))
 
 
 def install_hook(task: Any, schedule: SenseSchedule) -> None:
@@ -59,7 +62,8 @@ def install_hook(task: Any, schedule: SenseSchedule) -> None:
     task._kerbs_updates = SenseUpdates(schedule, task.target_dictionary)
     if wrapped:
         return
-    stock_step, stock_train = task.optimizer_step, task.train_step
+    stock_step = task.optimizer_step
+    stock_train = task.train_step
 
     def optimizer_step(optimizer: Any, model: nn.Module, update_num: int) -> None:
         stock_step(optimizer, model=model, update_num=update_num)
@@ -89,7 +93,8 @@ def install_hook(task: Any, schedule: SenseSchedule) -> None:
             for inventory in inventories:
                 inventory.recording = True
 
-    task.optimizer_step, task.train_step = optimizer_step, train_step
+    task.optimizer_step = optimizer_step
+    task.train_step = train_step
 
 
 def kerbs_layers(model: nn.Module) -> Iterator[KerbsOutputLayer]:
@@ -101,7 +106,8 @@ class SenseUpdates:
     """Statistics, reallocation and their logging for one training."""
 
     def __init__(self, schedule: SenseSchedule, dictionary: Any) -> None:
-        self.schedule, self._special = schedule, dictionary.nspecial
+        self.schedule = schedule
+        self._special = dictionary.nspecial
         counts = torch.tensor(dictionary.count)
         # all are 1 in a dictionary without counts
         self._counts: Tensor | None = counts if counts.max() > 1 else None
@@ -111,13 +117,15 @@ class SenseUpdates:
         self._warned = False
 
     def check(self, model: nn.Module, max_update: int) -> None:
-        """Warn of a training that ends before ``clusters`` can move a sense of a new model."""
+        """Warn of a training that ends before a policy that reads contexts can move a sense."""
+        policy = self.schedule.policy
+        if policy is None or not policy.needs_contexts or not any(kerbs_layers(model)):
+            return
         first = min(self.schedule.at, default=self.schedule.interval)
-        clusters = self.schedule.policy == "clusters" and any(kerbs_layers(model))
-        if clusters and 0 < max_update <= first:
+        if 0 < max_update <= first:
             logger.warning(
-                f"--reallocation clusters places no sense before update {first}, and --max-update "
-                f"is {max_update}: give --reallocation-at 0.2, or a longer training."
+                f"--reallocation {policy.name} places no sense before update {first}, and "
+                f"--max-update is {max_update}: give --reallocation-at 0.2, or a longer training."
             )
 
     def before_update(self, optimizer: Any, model: nn.Module, update_num: int) -> None:
@@ -165,7 +173,8 @@ class SenseUpdates:
 
     def _reallocate(self, optimizer: Any, layer: KerbsOutputLayer, updates: int) -> int:
         """Move senses in model and optimizer, and return the number of moved senses."""
-        if self.schedule.policy == "none":
+        policy = self.schedule.policy
+        if policy is None:
             return 0
         if not layer.inventory.interval_count.any():
             if self._last_update >= 0 and not self._warned:
@@ -175,35 +184,37 @@ class SenseUpdates:
                     "--criterion kerbs_cross_entropy."
                 )
             return 0
-        policy = self.schedule.policy
-        moves: Moves | None = None
-        if policy != "clusters" or layer.sample is not None:
-            moves = layer.propose_moves(policy, self.schedule.settings)
-        # only the first process has contexts
-        if policy == "clusters" and distributed_utils.get_data_parallel_world_size() > 1:
-            group = distributed_utils.get_data_parallel_group()
-            moves = distributed_utils.broadcast_object(moves, 0, group, layer.weight.device)
+        moves = self._propose(layer, policy)
         if moves is None:
             return 0
         if not len(moves):
             layer.inventory.start_interval()  # as it would if senses had moved
-            if policy == "clusters":
+            if policy.needs_contexts:
                 logger.warning(
                     f"reallocation after {updates} updates: no word receives a second sense; words "
                     f"need {LEAST_CONTEXTS} sampled contexts, in --reallocation-interval updates."
                 )
             return 0
-        for parameter, values in layer.apply_moves(moves):
+        for parameter, values in apply_moves(layer.sense_state(), moves):
             if moves.reset_moments or values is not None:
                 renew(optimizer, parameter, moves.senses, values)
-        words = layer.senses_per_word().gt(1).sum()
-        done = (
-            f"{len(moves)} senses placed on clusters; {words} words have several"
-            if self.schedule.policy == "clusters"
-            else f"{moves.moved} senses moved to {moves.words.unique().numel()} words"
-        )
+        done = policy.describe(moves, layer.senses_per_word())
         logger.info(f"reallocation after {updates} updates: {done}")
         return moves.moved
+
+    def _propose(self, layer: KerbsOutputLayer, policy: Policy) -> Moves | None:
+        """Moves that a policy proposes, or None if it reads contexts and none were sampled."""
+        moves = None
+        if not policy.needs_contexts or layer.sample is not None:
+            bar = partial(progress, title=policy.name, unit=" batches")
+            moves = propose_moves(layer.sense_state(bar), policy)
+        if policy.needs_contexts:
+            layer.sample = None
+            # only the first process has contexts
+            if distributed_utils.get_data_parallel_world_size() > 1:
+                group = distributed_utils.get_data_parallel_group()
+                moves = distributed_utils.broadcast_object(moves, 0, group, layer.weight.device)
+        return moves
 
 
 def summarize(layer: KerbsOutputLayer) -> dict[str, float]:
@@ -228,7 +239,8 @@ def renew(optimizer: Any, parameter: Tensor, rows: Tensor, values: Tensor | None
     tensor per device, or with ``--fp16-no-flatten-grads`` one tensor per parameter. It keeps a θ of
     1e-8, which underflows in a float16 parameter.
     """
-    master, masters = parameter, getattr(optimizer, "fp32_params", None)
+    master = parameter
+    masters = getattr(optimizer, "fp32_params", None)
     if isinstance(masters, dict):
         flat = [copied for copied in optimizer.fp16_params if copied.device == parameter.device]
         number = next(n for n, copied in enumerate(flat) if copied is parameter)

@@ -84,6 +84,8 @@ MISUSES = [
     ("train {work}/key.yaml {work}/bin {out}/save", "key.yaml: unknown key 'trian'"),
     ("train {work}/code.yaml {work}/bin {out}/save", "code.yaml"),
     (f"train {{work}}/good.yaml {SAVE} --preset paper", "the paper's setting is the default"),
+    (f"train {{work}}/good.yaml {SAVE} --sense-init shared", "follow from --reallocation: leave"),
+    (f"train {{work}}/good.yaml {SAVE} --new-sense split", "keeps its embedding, as in Algorithm"),
     ("train {work}/good.yaml {work}/bin:{out}/no {out}/save", "no does not exist"),
     (f"train {{work}}/late.yaml {SAVE}", "at must be between 0 and 1"),
     (f"train {{work}}/half.yaml {SAVE}", "senses must have two numbers"),

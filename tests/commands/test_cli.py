@@ -67,9 +67,8 @@ def test_architectures_are_the_registered_ones_with_their_sizes() -> None:
     assert rows["transformer_kerbs_iwslt"] == paper
     assert rows["gru_kerbs_dialog"][:6] == ["512", "1024", "-", "1", "-", "0.1"]
     published = (
-        "--output-layer kerbs --kernel kerbs --total-senses 3.0 --max-senses 4 --sense-init random "
-        "--sense-allocation random --reallocation paper --new-sense keep "
-        "--reallocation-interval 200"
+        "--output-layer kerbs --kernel kerbs --total-senses 3.0 --max-senses 4 "
+        "--sense-allocation random --reallocation paper --reallocation-interval 200"
     )
     assert common.startswith(f"The output layer of all: {published} ")
     assert "--composition posterior --composition-passes 1 --sense-bias False" in common

@@ -12,7 +12,7 @@ from fairseq_kerbs.checkpoints import read_checkpoint
 from tests.end_to_end.conftest import Train
 from tests.helpers import tiny_trainings as tiny
 from tests.helpers.commands import ROOT, USER_DIR, run
-from tests.training.test_resume import load
+from tests.helpers.resumable_trainings import load
 
 pytestmark = pytest.mark.slow
 

@@ -197,7 +197,6 @@ WRONG_FLAGS: list[tuple[str, Flags, str]] = [
         for name, value in flags.items()
     ),
     ("bilstm_lm", {"targets": ["future"]}, "--self-target"),
-    ("transformer", {"sense_init": "spare", "reallocation": "paper"}, "--reallocation clusters"),
     ("gru_lm", {"targets": ["self"]}, "--self-target"),
     ("transformer_lm", {"targets": ["self", "future"]}, "--self-target"),
     ("lstm_lm", {"targets": None}, "--task language_modeling"),
@@ -475,9 +474,7 @@ PUBLISHED = {  # Sections 4 and 5 of the paper, which does not give Q
     "reallocation": "paper",
     "reallocation_interval": 200,
     "reallocation_at": None,
-    "sense_init": "random",
     "sense_allocation": "random",
-    "new_sense": "keep",
     "sense_bias": False,
     "composition": "posterior",
 }
@@ -490,7 +487,7 @@ def test_a_bare_architecture_is_the_method_of_the_paper(arch: str) -> None:
     assert {name: getattr(given, name) for name in PUBLISHED} == PUBLISHED
     ours = argparse.Namespace(reallocation="clusters")
     ARCH_CONFIG_REGISTRY[arch](ours)  # asked for by name, it turns on what it needs
-    assert (ours.sense_bias, ours.sense_init) == (True, "spare")
+    assert ours.sense_bias is True
 
 
 @pytest.mark.parametrize(
@@ -515,7 +512,6 @@ def test_flags_of_another_output_layer_are_refused(layer: str, flag: str, value:
         ("released", "--log-prob-threshold", -50.0),
         ("paper", "--max-moves", 0.1),
         ("paper", "--cluster-gap", 2.0),
-        ("clusters", "--new-sense", "split"),
     ],
 )
 def test_flags_of_another_policy_are_refused(policy: str, flag: str, value: Any) -> None:

@@ -14,11 +14,14 @@ from fairseq.optim.fp16_optimizer import FP16Optimizer, MemoryEfficientFP16Optim
 from torch import Tensor
 
 from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
+from fairseq_kerbs.reallocation import POLICIES
 from fairseq_kerbs.training.sense_updates import kerbs_layers
+from tests.helpers.cli import Patch
 from tests.helpers.commands import PROGRAMS, USER_DIR, run_program
 from tests.helpers.fairseq_fixtures import make_batch, make_model, make_task
+from tests.helpers.hook_updates import PlainOptimizer, move
+from tests.helpers.policies import TurnedAlgorithm1
 from tests.helpers.tiny_trainings import FLAGS as TINY
-from tests.training.test_sense_updates import PlainOptimizer, move
 
 FLAGS = {"reallocation_interval": 10, "log_prob_threshold": -5.0, "sense_decay": 1e-3}
 ADAM = (
@@ -83,11 +86,12 @@ def test_150_updates_from_an_extreme_start(precision: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", ["lstm", "lstm_luong"])
 def test_models_in_low_precision_under_fairseqs_optimizers(
-    kind: Any, dtype: torch.dtype, name: str
+    kind: Any, dtype: torch.dtype, name: str, monkeypatch: Patch
 ) -> None:
     """--fp16, --memory-efficient-fp16, --bf16 and both, as far as a CPU can run them."""
     task = make_task()
-    model = extreme_model(name, task, scale=30.0, new_sense="split").to(dtype)
+    monkeypatch.setitem(POLICIES, "turned_paper", TurnedAlgorithm1)
+    model = extreme_model(name, task, scale=30.0, reallocation="turned_paper").to(dtype)
     (layer,) = kerbs_layers(model)
     command = [*ADAM.split(), "--bf16" if dtype == torch.bfloat16 else "--fp16"]
     args = options.parse_args_and_arch(options.get_training_parser(), command)
@@ -136,7 +140,7 @@ def check_moved_rows(optimizer: Any, layer: Any, moved: Tensor, weight: Tensor) 
             assert moment[~moved].abs().sum() > 0
         if parameter is layer.theta:  # float16 has no 1e-8, its kernel is that of theta = 0
             assert float((kept.detach()[moved].float() - 1e-8).abs().max()) < 2e-8
-        else:  # --new-sense split: they are put elsewhere
+        else:  # the policy puts them elsewhere
             assert float((kept.detach().float() - weight.float())[moved].abs().amax()) > 0.05
 
 

@@ -1,15 +1,9 @@
-"""What keeps a training and its checkpoints from harm, other dictionaries too: refusals."""
+"""What keeps a training and its checkpoints from harm: refusals, and the lock of a folder."""
 
-import ast
-import fcntl
 import os
 import random
-import re
-import shutil
 import subprocess
 import time
-import zipfile
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,31 +11,26 @@ from unittest import mock
 import pytest
 import torch
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
-from omegaconf import OmegaConf
 from torch import nn
 
-import fairseq_kerbs
-from fairseq_kerbs.models.config import settings_of_program
 from fairseq_kerbs.training import guards
-from fairseq_kerbs.utils import dictionaries
-from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import check_whole, lock_folder
-from tests.helpers import HANGS, commands
+from fairseq_kerbs.utils.files import check_whole
+from tests.helpers import HANGS
 from tests.helpers.cli import Log, Patch
 from tests.helpers.commands import ENVIRONMENT, PROGRAMS
 from tests.helpers.fairseq_fixtures import make_model
+from tests.helpers.resumable_trainings import load, run
 from tests.helpers.tiny_checkpoint import fairseq_train
 from tests.helpers.training_runs import trainings
-from tests.training.test_resume import load, run
 
-KEPT = dictionaries.STATE
 STATE = {"model": {"weight": torch.zeros(10_000)}, "args": None, "cfg": None}
 
 
 @pytest.fixture
 def copy(tiny_work: Path, tmp_path: Path) -> Path:
     """A copy of its checkpoint, in a folder that a training can go on in."""
-    (copy := tmp_path / "checkpoint_last.pt").write_bytes((tiny_work / "model.pt").read_bytes())
+    copy = tmp_path / "checkpoint_last.pt"
+    copy.write_bytes((tiny_work / "model.pt").read_bytes())
     return copy
 
 
@@ -64,7 +53,8 @@ def test_a_flipped_bit_is_refused_or_means_nothing(tmp_path: Path, seed: int) ->
     path = tmp_path / "checkpoint_last.pt"
     weights = {f"w{number}": torch.randn(50) for number in range(5)}
     torch.save({**STATE, "model": weights}, path)
-    whole, chance = path.read_bytes(), random.Random(seed)
+    whole = path.read_bytes()
+    chance = random.Random(seed)
     refused = harmless = 0
     command = ["fairseq-generate", "DATA", "--path", str(path)]
     for _ in range(250):
@@ -83,20 +73,6 @@ def test_a_flipped_bit_is_refused_or_means_nothing(tmp_path: Path, seed: int) ->
             harmless += all(torch.equal(found[name], weights[name]) for name in weights)
     assert refused + harmless == 250
     assert refused > 100
-
-
-def test_archives_that_torch_does_not_write_are_refused(tmp_path: Path) -> None:
-    """An entry that a bit marks as a folder leaves a tensor uninitialized; a packed one grows."""
-    folder, packed = tmp_path / "folder.pt", tmp_path / "packed.pt"
-    torch.save(STATE, folder)
-    content = bytearray(folder.read_bytes())
-    content[content.rindex(b"data/0") - 8 - len("folder/")] ^= 0x10
-    folder.write_bytes(content)
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("data/0", bytes(1 << 20))
-    for path in (folder, packed):
-        with pytest.raises(UserError, match=f"{path} is no whole checkpoint"):
-            check_whole(path)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +95,8 @@ def test_a_training_does_not_go_on_from_flipped_bits(
 
 
 def test_parameters_that_are_not_finite_are_refused(tiny_work: Path, copy: Path) -> None:
-    state, name = load(copy), "decoder.output.weight"
+    state = load(copy)
+    name = "decoder.output.weight"
     state["model"][name][3] = torch.nan
     torch.save(state, copy)
     assert f"{name} of the checkpoint is not finite" in refusal(tiny_work, copy)
@@ -214,15 +191,10 @@ def test_updates_that_do_not_count_are_made_again(flag: str, tiny_work: Path, co
     assert float(made["last_optimizer_state"]["state"][0]["step"]) == 2
 
 
-def test_settings_come_from_a_command_line_and_from_hydra() -> None:
-    whole = OmegaConf.create({"checkpoint": {"save_dir": "a"}, "model": {"kernel": "kerbs"}})
-    assert settings_of_program(whole.model)["save_dir"] == "a"
-    assert settings_of_program(Namespace(save_dir="b"))["save_dir"] == "b"
-
-
 @pytest.mark.slow
 def test_one_training_has_the_folder_until_it_is_killed(data: Path, tmp_path: Path) -> None:
-    folder, log = tmp_path / "save", tmp_path / "second.log"
+    folder = tmp_path / "save"
+    log = tmp_path / "second.log"
     last = folder / "checkpoint_last.pt"
     flags = ["--save-interval-updates", "1", "--keep-interval-updates", "1", "--disable-validation"]
     unsaved = ["--no-save", "--max-update", "1", "--restore-file", "none"]
@@ -249,12 +221,6 @@ def test_one_training_has_the_folder_until_it_is_killed(data: Path, tmp_path: Pa
     assert trainings([run(data, folder, "lstm_kerbs", *flags)]) == [0]
 
 
-def test_a_file_system_without_locks_is_said(tmp_path: Path, caplog: Log) -> None:
-    with mock.patch.object(fcntl, "lockf", side_effect=OSError(37, "No locks available")):
-        lock_folder(tmp_path, "").close()
-    assert "cannot be locked (No locks available)" in caplog.text
-
-
 def test_the_encoder_of_an_unedited_fairseq_has_no_copies() -> None:
     class Unedited(TransformerEncoderLayerBase):
         """With what the released layer has besides, and how it loads."""
@@ -275,41 +241,3 @@ def test_the_encoder_of_an_unedited_fairseq_has_no_copies() -> None:
     assert model.state_dict().keys() == expected.state_dict().keys()
     model.load_state_dict(expected.state_dict())
     assert not any(getattr(module, "load_to_BT", False) for module in model.modules())
-
-
-def test_nothing_of_fairseq_is_changed() -> None:
-    """What the package imports from fairseq keeps its attributes."""
-    for path in Path(fairseq_kerbs.__file__).parent.rglob("*.py"):
-        assert not assigned(path.read_text(encoding="utf-8")), path
-    for line in ("t.Trainer.x = 1", "setattr(t, 'x', 1)", "fairseq.utils.x = 1"):
-        assert assigned(f"import fairseq.utils\nfrom fairseq import trainer as t\n{line}")
-
-
-def assigned(text: str) -> bool:
-    """Whether a module assigns an attribute of what it imports from fairseq."""
-    imports = (n for n in ast.walk(ast.parse(text)) if isinstance(n, (ast.Import, ast.ImportFrom)))
-    pairs = ((getattr(node, "module", None), alias) for node in imports for alias in node.names)
-    theirs = (a for module, a in pairs if re.match(r"fairseq(?!_kerbs)", module or a.name))
-    names = "|".join(alias.asname or alias.name.split(".")[0] for alias in theirs)
-    written = rf"^ *(setattr\(({names})\b|({names})\.[\w.]+ = )"
-    return bool(names and re.search(written, text, re.MULTILINE))
-
-
-@pytest.mark.parametrize("kept", [None, "abc", [1], {KEPT: [1]}, {KEPT: {"source": 5}}])
-def test_what_is_no_digest_is_none(kept: object) -> None:
-    assert dictionaries.digest_kept({"task_state": kept}, "source") is None
-
-
-@pytest.mark.parametrize(("language", "side"), [("de", "source"), ("en", "target")])
-def test_another_order_is_refused(language: str, side: str, tiny_work: Path, copy: Path) -> None:
-    says = f"the checkpoint has a {side} dictionary of .* in another order: use the data"
-    data, new = shutil.copytree(tiny_work / "bin", copy.parent / "bin"), copy.parent / "new"
-    words = (file := data / f"dict.{language}.txt").read_text().splitlines()
-    file.write_text("\n".join([words[1], words[0], *words[2:]]) + "\n")
-    flags = "--path", tiny_work / "model.pt", "--cpu", *commands.USER_DIR
-    assert re.search(says, commands.run("fairseq-generate", data, *flags, status=1))
-    with pytest.raises(SystemExit, match=says):
-        fairseq_train(data, "--save-dir", copy.parent, "--max-update", 3)
-    with pytest.raises(SystemExit, match=says):
-        fairseq_train(data, "--save-dir", new, "--finetune-from-model", tiny_work / "model.pt")
-    assert not list(new.glob("*.pt"))

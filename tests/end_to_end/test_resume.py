@@ -12,105 +12,21 @@ from typing import Any
 import pytest
 import torch
 
-from tests.helpers.commands import ENVIRONMENT, PROGRAMS, ROOT
+from tests.helpers.commands import ENVIRONMENT, PROGRAMS
+from tests.helpers.resumable_trainings import COMMON, MODELS, load, run
 from tests.helpers.slurm import free_port
-from tests.helpers.tiny_trainings import TRANSFORMER
 from tests.helpers.training_runs import Run, trainings
 
 pytestmark = pytest.mark.slow
 
-HALF, WHOLE, EVERY = 6, 12, 3  # updates; a checkpoint after every third
-MODELS = {
-    # the sample of contexts of an interval of four updates is half complete in checkpoints
-    "gru_kerbs": [
-        "--hidden-size",
-        "12",
-        "--embed-dim",
-        "12",
-        "--reallocation",
-        "clusters",
-        "--reallocation-interval",
-        "4",
-        "--reallocation-at",
-        "4",
-        "8",
-        "--max-tokens",
-        "150",
-    ],
-    # fairseq seeds by the number of the update, so dropout is as it would have been
-    "transformer_kerbs": [
-        *TRANSFORMER,
-        "--dropout",
-        "0.2",
-        "--reallocation",
-        "paper",
-        "--log-prob-threshold",
-        "-5",
-        "--sense-decay",
-        "1e-3",
-    ],
-    # sums over the interval are half complete in every second checkpoint
-    "lstm_kerbs": [
-        "--hidden-size",
-        "12",
-        "--embed-dim",
-        "12",
-        "--layers",
-        "2",
-        "--dropout",
-        "0.2",
-        "--reallocation",
-        "released",
-        "--kernel",
-        "kerbs_released",
-        "--max-moves",
-        "0.1",
-        "--update-freq",
-        "2",
-        "--amp",
-    ],
-}
-COMMON = [
-    "--user-dir",
-    str(ROOT / "fairseq_kerbs"),
-    "--criterion",
-    "kerbs_cross_entropy",
-    "--optimizer",
-    "adam",
-    "--lr",
-    "0.01",
-    "--clip-norm",
-    "1.0",
-    "--cpu",
-    "--num-workers",
-    "0",
-    "--max-tokens",
-    "60",
-    "--max-tokens-valid",
-    "200",
-    "--reallocation-interval",
-    "2",
-    "--seed",
-    "3",
-    "--log-format",
-    "simple",
-]
+HALF = 6
+WHOLE = 12
+EVERY = 3  # updates; a checkpoint after every third
 SCHEDULE = ["--lr-scheduler", "inverse_sqrt", "--warmup-updates", "4"]
 KILLS = {"lstm_kerbs": ["before save 2"], "transformer_kerbs": ["save 2", "copy checkpoint_last"]}
 KILLS["gru_kerbs"] = []
 PLATEAU = ["--lr-scheduler", "reduce_lr_on_plateau", "--lr-threshold", "0.99", "--lr-shrink", "0.5"]
 SAVING = ["--save-interval-updates", str(EVERY)]
-
-
-def run(data: Path, folder: Path, arch: str, *flags: str, **more: Any) -> Run:
-    """A training that adds to the log beside its folder."""
-    arguments = [str(data), *COMMON, "--arch", arch, *MODELS[arch], *flags]
-    arguments += ["--save-dir", str(folder)]
-    return {"arguments": arguments, "log": f"{folder}.log", **more}
-
-
-def load(path: Path) -> dict[str, Any]:
-    return torch.load(path, map_location="cpu", weights_only=False)
 
 
 def assert_same(found: Any, expected: Any, name: str = "") -> int:
@@ -166,7 +82,8 @@ def done(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     flags = [*PLATEAU, "--no-epoch-checkpoints", "--max-epoch"]
     for name, epochs in (("plateau", "3"), ("plateau_resumed", "2"), ("plateau_resumed", "3")):
         runs.append(run(data, folder / name, "transformer_kerbs", *flags, epochs))
-    expected, found = [-9 if "kill" in each else 0 for each in runs], trainings(runs)
+    expected = [-9 if "kill" in each else 0 for each in runs]
+    found = trainings(runs)
     assert found == expected, "\n".join(log.read_text() for log in folder.rglob("*.log"))
     return folder
 
@@ -309,7 +226,9 @@ def test_torchrun_ends_all_when_one_is_killed(data: Path) -> None:
             workers = children(launcher.pid)
             assert sorted(workers) == ["0", "1"]
             os.kill(workers["1"], signal.SIGKILL)
-            began, rest, status = time.monotonic(), launcher.stdout.read(), launcher.wait(60)
+            began = time.monotonic()
+            rest = launcher.stdout.read()
+            status = launcher.wait(60)
         finally:
             launcher.kill()
     assert status != 0

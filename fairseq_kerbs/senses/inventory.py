@@ -1,0 +1,145 @@
+"""The sense inventory: which word each sense belongs to (Section 4.2).
+
+Sense m is row m of the output layer's weight and belongs to word ``word_of_sense[m]``. Every word
+always has 1 to ``max_senses`` senses. The statistics of their use are in :mod:`.statistics`.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairseq_kerbs.senses.allocation import ALLOCATIONS
+from fairseq_kerbs.senses.statistics import SenseStatistics
+
+
+class SenseTable(NamedTuple):
+    """Senses of every word as a padded table. K is the largest number of senses of a word."""
+
+    senses: Tensor  # [V, K] sense numbers, ascending. Padding repeats the word's first sense
+    mask: Tensor  # [V, K] False at padding
+    words: Tensor  # [M] the word of each sense
+
+
+def build_sense_table(
+    word_of_sense: Tensor, vocab_size: int, width: int | None = None
+) -> SenseTable:
+    """Build the table of senses by word from the word of each sense, [M].
+
+    Its ``width`` K is by default the largest number of senses of a word. Raises a ValueError if a
+    word has no sense, or more than ``width``, or a word number is outside [0, V).
+    """
+    if bool(((word_of_sense < 0) | (word_of_sense >= vocab_size)).any()):
+        raise ValueError(
+            f"`word_of_sense` names a word outside the vocabulary of {vocab_size} words."
+        )
+    counts = torch.bincount(word_of_sense, minlength=vocab_size)
+    if int(counts.min()) < 1:
+        raise ValueError(
+            f"Word {int(counts.argmin())} has no sense; every word needs at least one."
+        )
+    most = int(counts.max())
+    width = most if width is None else width
+    if most > width:
+        raise ValueError(
+            f"Word {int(counts.argmax())} has {most} senses; at most {width} are allowed."
+        )
+    by_word = torch.sort(word_of_sense, stable=True).indices  # [M] senses grouped by word
+    first = counts.cumsum(0) - counts  # [V] where each word's group begins
+    slot = torch.arange(width, device=word_of_sense.device)
+    mask = slot < counts.unsqueeze(1)  # [V, K]
+    position = first.unsqueeze(1) + torch.where(mask, slot, 0)
+    return SenseTable(by_word[position], mask, word_of_sense.clone())
+
+
+def number_senses(word_of_sense: Tensor, usage: Tensor) -> Tensor:
+    """Number the senses of each word from 1, in order of falling usage, and then of their rows.
+
+    All commands use these numbers: ``seal#2`` is the second most used sense of *seal*. The word of
+    each sense, U of Eq. 13 and the numbers are [M].
+    """
+    rows = usage.sort(descending=True, stable=True).indices
+    rows = rows[word_of_sense[rows].sort(stable=True).indices]  # word by word, the most used first
+    words = word_of_sense[rows]
+    numbers = torch.empty_like(rows)
+    places = torch.arange(len(rows), device=rows.device)
+    numbers[rows] = 1 + places - torch.searchsorted(words, words)
+    return numbers
+
+
+class SenseInventory(SenseStatistics):
+    """Allocation of senses to words and the statistics of their use, as buffers of the checkpoint.
+
+    ``.half()`` and ``.bfloat16()`` do not change the dtype of these buffers.
+
+    Args:
+        vocab_size: number of words V.
+        total_senses: number of senses M (M_sum of Algorithm 1).
+        max_senses: maximum number of senses of a word.
+        sense_allocation: initial allocation, a name in :data:`.allocation.ALLOCATIONS`.
+
+    Raises:
+        ValueError: M is below V or above ``max_senses`` · V, or no allocation has that name.
+    """
+
+    word_of_sense: Tensor  # [M] word of each sense
+
+    def __init__(
+        self,
+        vocab_size: int,
+        total_senses: int,
+        max_senses: int = 4,
+        sense_allocation: str = "random",
+    ) -> None:
+        if sense_allocation not in ALLOCATIONS:
+            raise ValueError(
+                f"`sense_allocation`: there is no '{sense_allocation}'; choose one of "
+                f"{', '.join(ALLOCATIONS)}."
+            )
+        allocation = ALLOCATIONS[sense_allocation](vocab_size, total_senses, max_senses)
+        super().__init__(vocab_size, total_senses)
+        self.max_senses = max_senses
+        self.register_buffer("word_of_sense", allocation)
+        self._table: SenseTable | None = None
+        self._renew_table()
+
+    @property
+    def table(self) -> SenseTable:
+        """Senses of every word, [V, max_senses]. Rebuilt when the allocation changes."""
+        if self._table is None or self._table.senses.device != self.word_of_sense.device:
+            self._table = build_sense_table(self.word_of_sense, self.vocab_size, self.max_senses)
+        return self._table
+
+    @torch.no_grad()
+    def move(self, senses: Tensor, words: Tensor) -> None:
+        """Assign senses [K] to words [K], in order. A sense that occurs twice gets its last word.
+
+        Raises a ValueError, and changes nothing, if a word would have no sense or too many.
+        """
+        allocation = self.word_of_sense.clone()
+        last = dict(zip(senses.tolist(), words.tolist()))
+        allocation[list(last)] = allocation.new_tensor(list(last.values()))
+        self._table = build_sense_table(allocation, self.vocab_size, self.max_senses)
+        self.word_of_sense.copy_(allocation)
+
+    def _apply(self, *args: Any, **options: Any) -> SenseInventory:
+        super()._apply(*args, **options)
+        self._renew_table()
+        return self
+
+    def _renew_table(self) -> None:
+        """Build the table now: torch.compile could not, since sizes in it depend on values."""
+        self._table = None
+        if self.word_of_sense.device.type != "meta":
+            with suppress(ValueError):  # a damaged allocation is refused where it is used
+                self._table = self.table
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        self._renew_table()
+
+    def extra_repr(self) -> str:
+        return f"words={self.vocab_size}, senses={self.total_senses}, max_senses={self.max_senses}"

@@ -1,0 +1,95 @@
+"""Moves of an output layer: optimizer's moments of moved senses, embeddings, and a resume."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from fairseq_kerbs.output_layers import KerbsOutputLayer
+from fairseq_kerbs.reallocation import (
+    Policy,
+    ReallocationSettings,
+    reset_moments,
+)
+from tests.helpers.policies import TurnedAlgorithm1
+
+
+@pytest.mark.parametrize("kind", ["adam", "amsgrad", "momentum", "plain"])
+@pytest.mark.parametrize("policy", ["paper", "released"])
+def test_moved_rows_begin_afresh_and_no_other(kind: str, policy: str) -> None:
+    layer = KerbsOutputLayer(6, 20, 60)
+    other = nn.Linear(6, 6)
+    parameters = [*layer.parameters(), *other.parameters()]
+    optimizer: torch.optim.Optimizer
+    if kind in ("adam", "amsgrad"):
+        optimizer = torch.optim.Adam(parameters, lr=1e-2, amsgrad=kind == "amsgrad")
+    else:
+        optimizer = torch.optim.SGD(parameters, lr=1e-2, momentum=0.9 * (kind == "momentum"))
+    for _ in range(3):
+        h = other(torch.randn(50, 6))
+        optimizer.zero_grad()
+        layer.nll(h, torch.randint(20, (50,)), reduction="mean").backward()
+        optimizer.step()
+        layer.update_statistics(1e-3)
+    weight = layer.weight.detach().clone()
+    theta = layer.theta.detach().clone()
+    before = copy.deepcopy(optimizer.state_dict()["state"])
+    moves = layer.reallocate(policy, ReallocationSettings(log_prob_threshold=-25.0, max_moves=0.2))
+    reset_moments(optimizer, layer.sense_parameters(), moves.senses)
+    assert 0 < len(moves) < 60
+    moved = torch.zeros(60, dtype=torch.bool)
+    moved[moves.senses] = True
+    assert torch.equal(layer.weight, weight)  # vectors stay
+    assert torch.equal(layer.theta[~moved], theta[~moved])
+    if policy == "paper":
+        assert (layer.theta[moved] == 1e-8).all()  # of the kernel kerbs
+    else:
+        assert torch.equal(layer.theta, theta)
+    after = optimizer.state_dict()["state"]
+    seen = 0
+    for number, parameter in enumerate(parameters):
+        for name, old in before.get(number, {}).items():
+            new = after[number][name]
+            if number < 2 and torch.is_tensor(old) and old.shape == parameter.shape:
+                assert (new[moved] == 0).all()
+                assert torch.equal(new[~moved], old[~moved])
+                assert (old[moved] != 0).any()
+                seen += 1
+            elif torch.is_tensor(old):
+                assert torch.equal(new, old)
+    assert seen == {"adam": 4, "amsgrad": 6, "momentum": 2, "plain": 0}[kind]
+
+
+def step(layer: KerbsOutputLayer, optimizer: torch.optim.Optimizer, seed: int) -> None:
+    g = torch.Generator().manual_seed(seed)
+    optimizer.zero_grad()
+    h = torch.randn(80, 6, generator=g)
+    target = torch.randint(20, (80,), generator=g)
+    layer.nll(h, target, reduction="mean").backward()
+    optimizer.step()
+    layer.update_statistics(1e-3)
+
+
+@pytest.mark.parametrize("policy", ["paper", "released", TurnedAlgorithm1()])
+def test_layers_write_the_new_vectors_and_go_on_after_a_resume(policy: str | Policy) -> None:
+    settings = ReallocationSettings(log_prob_threshold=-25.0, max_moves=0.2)
+    layer = KerbsOutputLayer(6, 20, 60)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.05)
+    for seed in range(4):
+        step(layer, optimizer, seed)
+    resumed = KerbsOutputLayer(6, 20, 60)
+    other = torch.optim.Adam(resumed.parameters(), lr=0.05)
+    resumed.load_state_dict(copy.deepcopy(layer.state_dict()))
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    before = layer.weight.detach().clone()
+    for one, adam in ((layer, optimizer), (resumed, other)):
+        step(one, adam, 5)
+        moves = one.reallocate(policy, settings)
+    assert len(moves) > 0
+    if isinstance(policy, str):
+        assert moves.vectors is None
+    else:
+        torch.testing.assert_close(layer.weight[moves.senses], moves.vectors)
+        assert (layer.weight - before)[moves.senses].abs().amax(1).min() > 0.01
+    torch.testing.assert_close(layer.state_dict(), resumed.state_dict(), rtol=0, atol=0)

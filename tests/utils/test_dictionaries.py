@@ -1,0 +1,37 @@
+"""Dictionaries of checkpoints: their digests, and data with other ones."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fairseq_kerbs.utils import dictionaries
+from tests.helpers import commands
+from tests.helpers.tiny_checkpoint import fairseq_train
+
+KEPT = dictionaries.STATE
+
+
+@pytest.mark.parametrize("kept", [None, "abc", [1], {KEPT: [1]}, {KEPT: {"source": 5}}])
+def test_what_is_no_digest_is_none(kept: object) -> None:
+    assert dictionaries.digest_kept({"task_state": kept}, "source") is None
+
+
+@pytest.mark.parametrize(("language", "side"), [("de", "source"), ("en", "target")])
+def test_another_order_is_refused(
+    language: str, side: str, tiny_work: Path, tmp_path: Path
+) -> None:
+    says = f"the checkpoint has a {side} dictionary of .* in another order: use the data"
+    shutil.copy(tiny_work / "model.pt", tmp_path / "checkpoint_last.pt")
+    data = shutil.copytree(tiny_work / "bin", tmp_path / "bin")
+    new = tmp_path / "new"
+    words = (file := data / f"dict.{language}.txt").read_text().splitlines()
+    file.write_text("\n".join([words[1], words[0], *words[2:]]) + "\n")
+    flags = "--path", tiny_work / "model.pt", "--cpu", *commands.USER_DIR
+    assert re.search(says, commands.run("fairseq-generate", data, *flags, status=1))
+    with pytest.raises(SystemExit, match=says):
+        fairseq_train(data, "--save-dir", tmp_path, "--max-update", 3)
+    with pytest.raises(SystemExit, match=says):
+        fairseq_train(data, "--save-dir", new, "--finetune-from-model", tiny_work / "model.pt")
+    assert not list(new.glob("*.pt"))
