@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fairseq_kerbs.utils.errors import UserError, sentence_of
-from fairseq_kerbs.utils.processes import run_program, usable_cores
+from fairseq_kerbs.utils.processes import run_program, stop_on_signals, usable_cores
 from scripts.tables.descriptions import NAMES, OTHERS, Run, select_runs
 from scripts.tables.pages import check_ratings
 
@@ -54,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--dry-run", action="store_true", help="print every command with estimated minutes")
     add("--report-only", action="store_true", help="write tables from finished runs only")
     args, extra = parser.parse_known_args(arguments)
+    stop_on_signals()  # end at once, with the trainings that run
     try:
         return _run_snakemake(args, extra)
     except (UserError, ModuleNotFoundError) as error:
