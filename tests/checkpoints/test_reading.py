@@ -15,14 +15,15 @@ import pytest
 import torch
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
-from fairseq_kerbs.checkpoints import MODELS, read_checkpoint
+from fairseq_kerbs.checkpoints.building import SAFE_MODELS
+from fairseq_kerbs.checkpoints.reading import read_checkpoint
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.utils.errors import UserError
 from tests.helpers import softmax_checkpoints as softmax
 from tests.helpers.cli import Capsys, Folders, Patch, kerbs
 from tests.helpers.fairseq_fixtures import dictionary
 
-CASES = {name: softmax.CASES[name] for name in MODELS} | {
+CASES = {name: softmax.CASES[name] for name in SAFE_MODELS} | {
     "transformer_kerbs": f"{softmax.TRANSLATION} --arch transformer_kerbs {softmax.TINY}",
     "lstm_kerbs": f"{softmax.TRANSLATION} --arch lstm_kerbs --hidden-size 12 --embed-dim 8",
     "bilstm_lm_kerbs": f"{softmax.LANGUAGE_MODEL} --self-target --arch bilstm_lm_kerbs "
