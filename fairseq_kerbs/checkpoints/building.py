@@ -13,15 +13,10 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_kerbs.checkpoints.reading import (
-    as_user_error,
-    read_checkpoint,
-    refusal,
-    training_config,
-)
+from fairseq_kerbs.checkpoints.reading import read_checkpoint, refusal, training_config
 from fairseq_kerbs.output_layers import OutputLayer, SoftmaxOutputLayer
 from fairseq_kerbs.utils.dictionaries import digest, digest_kept
-from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.errors import UserError, as_user_error
 from fairseq_kerbs.utils.files import read_lines
 
 SAFE_MODELS = ("transformer", "transformer_lm", "lstm", "lstm_lm")
@@ -112,12 +107,6 @@ def registered_model(settings: Any) -> tuple[Any, bool]:
     return name, module.startswith("fairseq_kerbs.")
 
 
-def registered_task(settings: Any) -> str:
-    """Name of a task in fairseq's registry, by the settings of a task."""
-    name = getattr(settings, "_name", None) or getattr(settings, "task", None)
-    return str(name or "translation")
-
-
 def _check_model(path: Path, settings: Any, trust: bool, any_model: bool) -> None:
     """Raise a UserError if the kind of model is refused."""
     name, ours = registered_model(settings)
@@ -133,7 +122,7 @@ def _check_task(path: Path, settings: Any, trust: bool, data: Path | None) -> No
     """Raise a UserError if the kind of task is refused, or its ``data`` cannot be read."""
     from fairseq.tasks import TASK_REGISTRY
 
-    name = registered_task(settings)
+    name = getattr(settings, "_name", None) or getattr(settings, "task", None)
     registered = TASK_REGISTRY.get(name)
     readable = tuple(TASK_REGISTRY[task] for task in SAFE_TASKS)
     # other tasks make batches in another way, so that trust does not help

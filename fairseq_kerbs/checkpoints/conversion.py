@@ -29,7 +29,7 @@ from fairseq_kerbs.checkpoints.building import (
 )
 from fairseq_kerbs.checkpoints.contexts import loss_in_bits, sample_split
 from fairseq_kerbs.checkpoints.finetuning import finetuning_flags
-from fairseq_kerbs.checkpoints.reading import as_user_error, read_checkpoint, training_config
+from fairseq_kerbs.checkpoints.reading import read_checkpoint, training_config
 from fairseq_kerbs.configurations import Flags
 from fairseq_kerbs.reallocation.clustering import (
     ContextSample,
@@ -37,7 +37,7 @@ from fairseq_kerbs.reallocation.clustering import (
     PlacementSettings,
     place_senses,
 )
-from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.errors import UserError, as_user_error
 from fairseq_kerbs.utils.files import atomic_write
 from fairseq_kerbs.utils.processes import progress
 
@@ -112,6 +112,11 @@ def convert_checkpoint(checkpoint: Path, output: Path, settings: ConversionSetti
         converted = add_senses(source, settings.max_senses, placed.placement)
         summary = _summarize(source, converted, placed, settings.placement.valid_split)
     flags = finetuning_flags(source.config, converted.settings, output)
+    if length := flags.get("total-num-update"):
+        summary.append(
+            f"the schedule of the training ends after --total-num-update {length}: replace it by "
+            "that of the new training"
+        )
     write_checkpoint(output, source, converted)
     words = len(source.weight)
     senses = len(converted.word_of_sense)

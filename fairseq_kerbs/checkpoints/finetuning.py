@@ -14,7 +14,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.checkpoints.building import registered_task
 from fairseq_kerbs.configurations import Flags, flag_arguments
 from fairseq_kerbs.utils.errors import UserError
 
@@ -46,9 +45,10 @@ def finetuning_flags(config: Any, settings: Namespace, checkpoint: Path) -> Flag
     Raises:
         UserError: fairseq has no flag for one of the settings, or not the optimizer or schedule.
     """
+    task = _settings_of(config, "task")
     chosen: Flags = {
         "finetune-from-model": str(checkpoint.resolve()),
-        "task": registered_task(config.task),
+        "task": str(task.get("_name") or task.get("task") or "translation"),
         "arch": str(settings.arch),
         "criterion": "kerbs_cross_entropy",
     }

@@ -15,8 +15,7 @@ import logging
 import pickle
 import re
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_kerbs.torch_compat import load, load_plain
-from fairseq_kerbs.utils.errors import UserError, reason_of
+from fairseq_kerbs.utils.errors import UserError, as_user_error
 from fairseq_kerbs.utils.files import check_whole, damaged
 
 # in torch's message on an unsafe object
@@ -143,17 +142,6 @@ def refusal(path: Path, kind: str, value: Any) -> UserError:
         f"{path} has the {kind} {str(value)[:60]!r}, which could execute code when it is read; if "
         "you trust its source, add --trust-checkpoint"
     )
-
-
-@contextmanager
-def as_user_error(path: Path, fault: str, advice: str) -> Iterator[None]:
-    """Turn exceptions, which fairseq raises for wrong settings, into a UserError about a file."""
-    try:
-        yield
-    except UserError as error:  # of a model of fairseq_kerbs
-        raise UserError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
-    except Exception as error:
-        raise UserError(f"{path} {fault} ({reason_of(error)}); {advice}") from error
 
 
 def training_config(path: Path, state: dict[str, Any], data: Path | None = None) -> Any:

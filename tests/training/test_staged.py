@@ -94,6 +94,11 @@ def value(arguments: Sequence[str], flag: str) -> str:
     return arguments[place + 1]
 
 
+def polynomial(save_dir: Path) -> Flags:
+    schedule: Flags = {"lr-scheduler": "polynomial_decay", "max-update": "100"}
+    return {"save-dir": str(save_dir), **schedule}
+
+
 def test_updates_and_schedule_are_divided(tmp_path: Path) -> None:
     flags: Flags = {
         "save-dir": str(tmp_path),
