@@ -12,7 +12,7 @@ from argparse import Action, Namespace
 from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairseq_kerbs.configurations import Flags, flag_arguments
 from fairseq_kerbs.utils.errors import UserError
@@ -45,22 +45,19 @@ def finetuning_flags(config: Any, settings: Namespace, checkpoint: Path) -> Flag
     Raises:
         UserError: fairseq has no flag for one of the settings, or not the optimizer or schedule.
     """
-    task = _settings_of(config, "task")
+    parts = _parts_of(config)
     chosen: Flags = {
         "finetune-from-model": str(checkpoint.resolve()),
-        "task": str(task.get("_name") or task.get("task") or "translation"),
+        "task": parts["task"].name,
         "arch": str(settings.arch),
         "criterion": "kerbs_cross_entropy",
     }
-    for part in ("optimizer", "lr_scheduler"):
-        if name := _settings_of(config, part).get("_name"):
-            chosen[part.replace("_", "-")] = str(name)
-    parser = _parser_of(chosen)
+    chosen |= {section.replace("_", "-"): part.name for section, part in parts.items()}
     architecture = _Architecture(str(settings.arch))
-    wanted = _trained_settings(config, chosen)
+    wanted = _trained_settings(config, parts)
     wanted |= {name: getattr(settings, name) for name in architecture.names & vars(settings).keys()}
 
-    actions = [action for action in parser._actions if action.dest in wanted]
+    actions = [action for action in _parser_of(chosen)._actions if action.dest in wanted]
     defaults = {action.dest: action.default for action in actions}
     first = _differing(actions, wanted, defaults | architecture.defaults({}))
     given = {action.dest: wanted[action.dest] for action in actions if _flag(action) in first}
@@ -71,35 +68,55 @@ def finetuning_flags(config: Any, settings: Namespace, checkpoint: Path) -> Flag
     return flags
 
 
-def _trained_settings(config: Any, chosen: Flags) -> dict[str, Any]:
-    """Settings of a training that do not belong to the model, except those without a value."""
+# ------------------------------------------------------------------ how the model was trained
+
+
+class _Part(NamedTuple):
+    """A task, an optimizer or a schedule of the training."""
+
+    name: str
+    registered: Any  # fairseq's class of that name
+
+
+def _parts_of(config: Any) -> dict[str, _Part]:
+    """Task, optimizer and schedule of a training, by section. A UserError is raised if fairseq has
+    none of such a name."""
     from fairseq.optim import OPTIMIZER_REGISTRY
     from fairseq.optim.lr_scheduler import LR_SCHEDULER_REGISTRY
     from fairseq.tasks import TASK_REGISTRY
 
-    trained: dict[str, Any] = {}
-    if task := TASK_REGISTRY.get(chosen["task"]):
-        defined = {
-            action.dest
-            for action in _actions_of(task)
-            # 'data' is an argument, and other sections have those that refer to them
-            if action.option_strings and not _is_reference(action.default)
-        }
-        trained |= _selected(_settings_of(config, "task"), defined)
-    for section, names in _GENERAL_SETTINGS.items():
-        trained |= _selected(_settings_of(config, section), set(names))
-    for part, registry in (
+    parts: dict[str, _Part] = {}
+    for section, registry in (
+        ("task", TASK_REGISTRY),
         ("optimizer", OPTIMIZER_REGISTRY),
         ("lr_scheduler", LR_SCHEDULER_REGISTRY),
     ):
-        name = chosen.get(part.replace("_", "-"))
-        if name is None:
+        settings = _settings_of(config, section)
+        name = settings.get("_name")
+        if section == "task":
+            name = name or settings.get("task") or "translation"
+        if not name:
             continue
         if name not in registry:
-            raise UserError(f"fairseq has no {part} {name}, which this model was trained with")
-        # the settings of an optimizer without a dataclass, as SGD, are those of all sections
-        defined = {action.dest for action in _actions_of(registry[name])} - {*_SET_ELSEWHERE}
-        trained |= _selected(_settings_of(config, part), defined)
+            raise UserError(f"fairseq has no {section} {name}, which this model was trained with")
+        parts[section] = _Part(str(name), registry[name])
+    return parts
+
+
+def _trained_settings(config: Any, parts: dict[str, _Part]) -> dict[str, Any]:
+    """Settings of a training that do not belong to the model, except those without a value."""
+    trained: dict[str, Any] = {}
+    for section, names in _GENERAL_SETTINGS.items():
+        trained |= _selected(_settings_of(config, section), set(names))
+    for section, part in parts.items():
+        # a section without a dataclass, as that of SGD, has the settings of all sections
+        defined = {
+            action.dest
+            for action in _actions_of(part.registered)
+            # 'data' is an argument, and settings of other sections are set there
+            if action.option_strings and not (section == "task" and _is_reference(action.default))
+        }
+        trained |= _selected(_settings_of(config, section), defined - {*_SET_ELSEWHERE})
     return {name: value for name, value in trained.items() if value is not None}
 
 
@@ -141,8 +158,7 @@ def _parser_of(chosen: Flags) -> argparse.ArgumentParser:
 
     parser = options.get_training_parser()
     ARCH_MODEL_REGISTRY[chosen["arch"]].add_args(parser)
-    if task := TASK_REGISTRY.get(chosen["task"]):
-        task.add_args(parser)
+    TASK_REGISTRY[chosen["task"]].add_args(parser)
     for name, parts in REGISTRIES.items():
         if choice := chosen.get(name.replace("_", "-")):
             parts["registry"][choice].add_args(parser)

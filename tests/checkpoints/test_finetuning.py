@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from fairseq.optim import OPTIMIZER_REGISTRY
@@ -13,6 +14,7 @@ from fairseq.optim.lr_scheduler import LR_SCHEDULER_REGISTRY
 from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.utils.files import read_lines
 from tests.checkpoints.conftest import TINY_LSTM
+from tests.helpers import softmax_checkpoints
 from tests.helpers.cli import Capsys, kerbs
 from tests.helpers.commands import run
 from tests.helpers.tiny_checkpoint import fairseq_train
@@ -20,7 +22,7 @@ from tests.helpers.tiny_checkpoint import fairseq_train
 OPTIMIZERS: dict[str, list[object]] = {
     "adadelta": ["--adadelta-rho", 0.8, "--anneal-eps"],
     "adafactor": [
-        "--no-scale-parameter",
+        "--scale-parameter",
         "--weight-decay",
         0.1,
         "--adafactor-eps",
@@ -61,7 +63,7 @@ def test_all_optimizers_and_schedules_of_fairseq_are_tried() -> None:
 def train_on(
     data: Path, folder: Path, capsys: Capsys, *flags: object, trust: bool = False
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Train a softmax for an update, convert it, and run the printed command for another update.
+    """Train a softmax for an update, convert it, and run the printed command for four more.
 
     Returns the configurations of both trainings.
     """
@@ -76,11 +78,11 @@ def train_on(
     assert arguments[0] == "DATA"
     assert arguments[-4:] == ["--max-update", "N", "--save-dir", "SAVE_DIR"]
     arguments[0] = str(data)
-    arguments[-3] = "1"
+    arguments[-3] = "4"  # tri_stage with shares needs an update for one of its stages
     arguments[-1] = str(folder / "on")
     run(program, *arguments)
     after = read_checkpoint(folder / "on" / "checkpoint_last.pt", trust)
-    assert after["optimizer_history"][-1]["num_updates"] == 1
+    assert after["optimizer_history"][-1]["num_updates"] == 4
     return read_checkpoint(trained, trust)["cfg"], after["cfg"]
 
 
@@ -92,6 +94,20 @@ def same_settings(before: Any, after: Any, ignored: set[str]) -> None:
     assert before.keys() == after.keys()
     for name in before.keys() - ignored:
         assert before[name] == after[name], name
+
+
+@pytest.mark.parametrize("section", ["optimizer", "lr_scheduler"])
+def test_what_fairseq_does_not_have_is_one_sentence(
+    section: str, tmp_path: Path, capsys: Capsys
+) -> None:
+    path = tmp_path / "softmax.pt"
+    softmax_checkpoints.write_softmax(path, softmax_checkpoints.CASES["lstm"])
+    state = torch.load(path, weights_only=False)
+    state["cfg"][section]["_name"] = "newest"
+    torch.save(state, path)
+    (error,) = kerbs(capsys, "convert", path, "-o", tmp_path / "k.pt", status=2).splitlines()
+    assert f"fairseq has no {section} newest" in error
+    assert not (tmp_path / "k.pt").exists()
 
 
 @pytest.mark.slow
