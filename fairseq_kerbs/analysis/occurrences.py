@@ -40,7 +40,9 @@ def real_words(
     skipped = dictionary.pad(), dictionary.eos()
     columns = [at for at, token in enumerate(tokens) if token not in skipped]
     symbols = [dictionary[tokens[column]] for column in columns]
-    words, places = joined_words(symbols) if joined else (symbols, list(range(len(symbols))))
+    if not joined:
+        return symbols, list(zip(columns, range(len(symbols))))
+    words, places = joined_words(symbols)
     return words, [(columns[at], place) for place, at in enumerate(places) if at is not None]
 
 

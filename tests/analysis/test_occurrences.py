@@ -23,10 +23,12 @@ def test_subwords_are_joined_and_only_whole_tokens_have_a_place() -> None:
 def test_senses_are_those_of_the_likelihood(trained: Trained, left_pad_target: bool) -> None:
     model, task = load_model_and_task(trained.kerbs, trained.data)
     task.cfg.left_pad_target = left_pad_target
-    layer, symbols = model.decoder.output, task.target_dictionary.symbols
+    layer = model.decoder.output
+    symbols = task.target_dictionary.symbols
     layer.theta.data.normal_(std=4.0)
     text = read_text(model, task, "test")
-    seen, tokens = 0, list(text.tokens.itertuples(index=False, name=None))
+    tokens = list(text.tokens.itertuples(index=False, name=None))
+    seen = 0
     for batch in batches(task, "test"):
         with torch.no_grad():
             features, _ = model(**batch["net_input"])
@@ -78,12 +80,13 @@ def test_a_text_is_thinned_but_its_sample_is_not(trained: Trained, monkeypatch: 
 @pytest.mark.parametrize("kind", ["kerbs", "softmax"])
 def test_predictions_are_the_models_own(trained: Trained, kind: str, monkeypatch: Patch) -> None:
     model, task = load_model_and_task(getattr(trained, kind), trained.data, any_model=True)
-    words, test = task.target_dictionary, task.dataset
+    words = task.target_dictionary
     monkeypatch.setattr(occurrences, "MOST_LOG_PROBS", 7 * len(words))
     text = read_text(model, task, "test", joined=False, guesses=True)
     rows = text.tokens.set_index(["line", "place"])
-    for index in range(len(test("test"))):
-        batch = test("test").collater([test("test")[index]])
+    split = task.dataset("test")
+    for index in range(len(split)):
+        batch = split.collater([split[index]])
         with torch.no_grad():
             scores = model.get_normalized_probs(model(**batch["net_input"]), log_probs=False)[0]
         for place, word in enumerate(batch["target"][0].tolist()[:-1]):

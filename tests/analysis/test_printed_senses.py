@@ -21,7 +21,8 @@ from tests.helpers.reference import naive_logits
 
 def check(model: Any, source: torch.Tensor, tokens: list[int], senses: Any) -> int:
     """Compare senses with those by the recursion of Eq. 6; how many of them are not certain."""
-    layer, uncertain = model.decoder.output, 0
+    layer = model.decoder.output
+    uncertain = 0
     model.decoder.passes = -1
     contexts = model(source, source.ne(1).sum(1), torch.tensor([[2, *tokens[:-1]]]))[0][0].double()
     logits = naive_logits(contexts, layer.weight.double(), layer.theta.double())  # [len, M]
@@ -39,13 +40,12 @@ def check(model: Any, source: torch.Tensor, tokens: list[int], senses: Any) -> i
 @pytest.mark.parametrize("beam", [1, 3])
 def test_senses_are_those_of_the_sequential_recursion(name: str, beam: int) -> None:
     """Of sentences in an order by length that fairseq's LSTM does not read."""
-    model, batch, words = (
-        make_model(name),
-        make_batch((7, 6, 5, 4, 3)),
-        make_task().target_dictionary,
-    )
+    model = make_model(name)
+    batch = make_batch((7, 6, 5, 4, 3))
+    words = make_task().target_dictionary
     generator = SequenceGenerator([model], words, beam_size=beam, max_len_b=7)
-    uncertain, source = 0, batch["net_input"]["src_tokens"]
+    source = batch["net_input"]["src_tokens"]
+    uncertain = 0
     for rank in range(beam):
         rows = [hypotheses[rank]["tokens"] for hypotheses in generator.generate([model], batch)]
         senses = hypothesis_senses(model, source.flip(0), rows[::-1], 2, 1)[::-1]
@@ -57,7 +57,8 @@ def test_senses_are_those_of_the_sequential_recursion(name: str, beam: int) -> N
 
 
 def test_a_plain_softmax_has_one_sense_a_word() -> None:
-    model, batch = make_model("lstm", output_layer="softmax"), make_batch()
+    model = make_model("lstm", output_layer="softmax")
+    batch = make_batch()
     rows = [torch.tensor([5, 6, 2])] * len(batch["target"])
     senses = hypothesis_senses(model, batch["net_input"]["src_tokens"], rows, 2, 1)
     assert senses == [[(1, 1.0)] * 3] * len(rows)
@@ -65,9 +66,11 @@ def test_a_plain_softmax_has_one_sense_a_word() -> None:
 
 def test_every_hypothesis_has_its_senses(trained: Trained, tmp_path: Path) -> None:
     """Of fairseq-generate's output, several of a sentence, by the command; a second time too."""
-    data, model = trained.data, trained.kerbs
+    data = trained.data
+    model = trained.kerbs
     flags = ["--path", model, "--gen-subset", "valid", "--beam", 3, "--nbest", 2, "--cpu"]
-    generated, with_senses = tmp_path / "generated", tmp_path / "senses"
+    generated = tmp_path / "generated"
+    with_senses = tmp_path / "senses"
     flags += ["--max-len-b", 9, *commands.USER_DIR]
     generated.write_text(commands.run("fairseq-generate", data, *flags))
     common = ["print-senses", str(model), "--data", str(data)]
@@ -75,7 +78,8 @@ def test_every_hypothesis_has_its_senses(trained: Trained, tmp_path: Path) -> No
     lines = with_senses.read_text().splitlines()
     assert [line for line in lines if line[:2] != "K-"] == generated.read_text().splitlines()
     loaded, task = load_model_and_task(model, data)
-    source, target = task.source_dictionary, task.target_dictionary
+    source = task.source_dictionary
+    target = task.target_dictionary
     scored = [number for number, line in enumerate(lines) if line.startswith("P-")]
     assert len(scored) == 20
     read: Any = {line.split("\t")[0]: line.split("\t")[1] for line in lines if line[:2] == "S-"}
