@@ -21,7 +21,7 @@ from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 CONFIGS = PLUGIN_FOLDER / "configs"  # of an installed package
 if not CONFIGS.is_dir():
     CONFIGS = PLUGIN_FOLDER.parent / "configs"  # of a checkout
-_TOP_LEVEL = ("extends", "description", "train", "generate", "senses")
+_TOP_LEVEL = ("extends", "description", "train", "generate", "placement")
 
 Value = Union[str, bool, None, list[str]]
 Flags = dict[str, Value]
@@ -63,8 +63,8 @@ def _with_constants(value: Any) -> Any:
     return {"true": True, "false": False, "null": None}.get(value, value)
 
 
-class SensesOnClusters(NamedTuple):
-    """When a softmax model gets senses during its training, and how many (:mod:`.clusters`)."""
+class StagedPlacement(NamedTuple):
+    """When a softmax model gets senses in its training, and how many (:mod:`.training.staged`)."""
 
     at: float  # fraction of --max-update, within (0, 1)
     total: float  # maximum number of senses, in units of the vocabulary size
@@ -78,7 +78,7 @@ class Experiment:
     files: tuple[Path, ...]
     train: Flags
     generate: Flags
-    senses: SensesOnClusters | None = None
+    placement: StagedPlacement | None = None
 
 
 def load_experiment(path: Path | str, extending: tuple[Path, ...] = ()) -> Experiment:
@@ -93,13 +93,18 @@ def load_experiment(path: Path | str, extending: tuple[Path, ...] = ()) -> Exper
     """
     path = Path(path)
     content = read_yaml(path)
+    if "senses" in content:
+        raise UserError(f"{path}: the key 'senses' is gone: its name is now 'placement'")
     if unknown := content.keys() - set(_TOP_LEVEL):
         raise UserError(
             f"{path}: unknown key '{min(unknown)}'; the top level has {', '.join(_TOP_LEVEL)}, and "
             "fairseq's flags belong under train or generate"
         )
     extended = content.get("extends") or []
-    files, train, generate, senses = [path], Flags(), Flags(), None
+    files = [path]
+    train: Flags = {}
+    generate: Flags = {}
+    placement = None
     for name in extended if isinstance(extended, list) else [extended]:
         file = Path(os.path.normpath(path.parent / str(name)))  # messages have paths without '..'
         if file in (path, *extending):
@@ -108,29 +113,31 @@ def load_experiment(path: Path | str, extending: tuple[Path, ...] = ()) -> Exper
         files += [file for file in parent.files if file not in files]
         train |= parent.train
         generate |= parent.generate
-        senses = parent.senses or senses
+        placement = parent.placement or placement
     train |= check_flags(f"{path}: train", content.get("train"))
     generate |= check_flags(f"{path}: generate", content.get("generate"))
-    senses = _senses(path, content["senses"]) if "senses" in content else senses
-    return Experiment(tuple(files), train, generate, senses)
+    if "placement" in content:
+        placement = _placement(path, content["placement"])
+    return Experiment(tuple(files), train, generate, placement)
 
 
-def _senses(path: Path, content: Any) -> SensesOnClusters:
+def _placement(path: Path, content: Any) -> StagedPlacement:
+    """Read the section ``placement`` of a configuration."""
     try:
-        flags = check_flags(f"{path}: senses: train", content.pop("train", None))
+        flags = check_flags(f"{path}: placement: train", content.pop("train", None))
         numbers = {name: float(value) for name, value in content.items()}
-        senses = SensesOnClusters(**numbers, train=flags)
+        placement = StagedPlacement(**numbers, train=flags)
     except (AttributeError, TypeError, ValueError):
         raise UserError(
-            f"{path}: senses must have two numbers, as in 'senses: {{at: 0.2, total: 3.0}}', and "
-            "may have flags, as in 'train: {lr: 1e-3}'"
+            f"{path}: placement must have two numbers, as in 'placement: {{at: 0.2, total: 3.0}}', "
+            "and may have flags, as in 'train: {lr: 1e-3}'"
         ) from None
-    if not (0.0 < senses.at < 1.0 and senses.total >= 1.0):
+    if not (0.0 < placement.at < 1.0 and placement.total >= 1.0):
         raise UserError(
-            f"{path}: senses: at must be between 0 and 1, and total at least 1, but they are "
-            f"{senses.at} and {senses.total}"
+            f"{path}: placement: at must be between 0 and 1, and total at least 1, but they are "
+            f"{placement.at} and {placement.total}"
         )
-    return senses
+    return placement
 
 
 def find_configuration(name: Path) -> Path:

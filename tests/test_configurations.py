@@ -312,8 +312,10 @@ def test_the_language_model_of_gao_et_al(
     assert not torch.allclose(features, states)
 
 
-def test_configurations_with_senses_are_recipes(data: Path, tmp_path: Path, capsys: Capsys) -> None:
-    recipes = [c for c in CONFIGS.glob("*/*.yaml") if "\nsenses:" in c.read_text("utf-8")]
+def test_configurations_with_a_placement_are_recipes(
+    data: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    recipes = [c for c in CONFIGS.glob("*/*.yaml") if "\nplacement:" in c.read_text("utf-8")]
     assert len(recipes) >= 5
     flags = ["--dry-run", "--train-subset", "train,more", "--valid-subset", "dev"]
     for config in recipes:

@@ -17,7 +17,8 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from fairseq_kerbs.analysis import teacher_forcing
+from fairseq_kerbs.analysis.occurrences import read_text
+from fairseq_kerbs.checkpoints import contexts
 from fairseq_kerbs.commands import self_check
 from fairseq_kerbs.kernels import KERNELS
 from fairseq_kerbs.likelihood.chunks import chunk_size
@@ -200,7 +201,7 @@ def test_a_beam_search_finds_the_same_and_waits_once(name: str) -> None:
 def test_contexts_for_clusters_are_sampled_on_the_card(name: str, monkeypatch: Patch) -> None:
     """As ``convert`` and ``senses`` do; sample, text and model are on the CPU at the end."""
     batch = {**make_batch((7, 6, 4)), "id": torch.arange(3)}
-    monkeypatch.setattr(teacher_forcing, "batches", lambda *_: [batch])
+    monkeypatch.setattr(contexts, "batches", lambda *_: [batch])
 
     def results(on: bool) -> list[Any]:
         task = make_task()
@@ -210,11 +211,11 @@ def test_contexts_for_clusters_are_sampled_on_the_card(name: str, monkeypatch: P
         sample = clustering.ContextSample(counts, dim, 9, 9999)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: on)
         with Card() if on else nullcontext():
-            loss = teacher_forcing.loss_in_bits(model, task, "valid")
-            teacher_forcing.sample_contexts(model, task, "train", sample)
-            text = teacher_forcing.read_text(model, task, "train", words=[5, 6, 7], guesses=True)
-            of_words = teacher_forcing.contexts_of(model, task, "train", [5, 6, 7], 4)
-            (step,) = teacher_forcing.teacher_forced(model, task, "train")
+            loss = contexts.loss_in_bits(model, task, "valid")
+            contexts.sample_contexts(model, task, "train", sample)
+            text = read_text(model, task, "train", words=[5, 6, 7], guesses=True)
+            of_words = contexts.contexts_of(model, task, "train", [5, 6, 7], 4)
+            (step,) = contexts.teacher_forced(model, task, "train")
             assert step.contexts.is_cuda == on
             assert {value.device.type for value in model.state_dict().values()} == {"cpu"}
         read = torch.tensor(text.tokens.to_numpy()).float(), text.contexts, *of_words.values()

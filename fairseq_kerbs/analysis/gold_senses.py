@@ -25,7 +25,7 @@ from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score, v_m
 from sklearn.metrics.cluster import contingency_matrix
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
-from fairseq_kerbs.analysis.teacher_forcing import Text
+from fairseq_kerbs.analysis.occurrences import Text
 from fairseq_kerbs.analysis.words import sense_numbers
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.utils.errors import UserError

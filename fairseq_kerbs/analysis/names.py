@@ -25,7 +25,7 @@ from sklearn.metrics import mutual_info_score
 from sklearn.metrics.cluster import contingency_matrix, expected_mutual_information
 
 from fairseq_kerbs.analysis.alignment import align
-from fairseq_kerbs.analysis.teacher_forcing import Numbers, Text
+from fairseq_kerbs.analysis.occurrences import Numbers, Text
 from fairseq_kerbs.analysis.words import has_letter
 
 LEAST_OCCURRENCES = 40  # minimum of the clearest words

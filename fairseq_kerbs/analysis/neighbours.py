@@ -38,7 +38,7 @@ from scipy import sparse
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fairseq_kerbs.analysis.teacher_forcing import Text
+from fairseq_kerbs.analysis.occurrences import Text
 from fairseq_kerbs.analysis.words import in_context, records
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.utils.errors import UserError

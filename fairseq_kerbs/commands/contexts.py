@@ -16,8 +16,8 @@ from pandas import DataFrame, concat
 from fairseq_kerbs.analysis import geometry, hugging_face, plots
 from fairseq_kerbs.analysis.geometry import Projection
 from fairseq_kerbs.analysis.names import NO_NAME
-from fairseq_kerbs.analysis.teacher_forcing import contexts_of
 from fairseq_kerbs.analysis.words import csv_of, sense_numbers, sense_of, word_numbers
+from fairseq_kerbs.checkpoints.contexts import contexts_of
 from fairseq_kerbs.commands import reading
 from fairseq_kerbs.utils.errors import UserError
 

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from fairseq_kerbs.utils.files import STDIN, atomic_write, read_lines
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, SAFE, find_program, quoted, run_program
 
 if TYPE_CHECKING:
-    from fairseq_kerbs.configurations import Experiment, Flags, SensesOnClusters
+    from fairseq_kerbs.configurations import Experiment
 
 _BEST = re.compile(r"([HK])-(\d+)\t(?:\S+\t)?(.*)")  # a hypothesis (id, score, text), its senses
 
@@ -136,138 +137,23 @@ def train(args: argparse.Namespace) -> int:
     Print and run fairseq-train with the flags of CONFIG. Other flags are passed to fairseq-train,
     and override CONFIG.
     """
-    from fairseq_kerbs.configurations import program_arguments
+    from fairseq_kerbs.training.staged import Training, train_and_place
 
     experiment = _load_experiment(args)
-    flags, files = {"save-dir": args.save_dir, **experiment.train}, experiment.files
-    if experiment.senses is not None:
-        flags = give_senses(args, experiment.senses, flags, files)
-    arguments = program_arguments(args.data, flags, args.extra)
-    command = [find_program("fairseq-train"), *arguments]
-    announce(files, quoted(command))
-    status = 0 if args.dry_run else run_program(command)
-    return status if status >= 0 else 128 - status  # as a shell says that a signal ended it
 
-
-_OURS = (
-    "--total-senses",
-    "--output-layer",
-    "--restore-file",
-    "--finetune-from-model",
-    "--continue-once",
-    "--max-epoch",
-    "--stop-time-hours",
-    "--patience",
-    "--stop-min-lr",
-    "--no-save",
-    "--no-last-checkpoints",
-    "--checkpoint-suffix",
-)
-_FIXED = {  # flags that senses: train cannot change
-    "arch",
-    "kernel",
-    "max-senses",
-    "save-dir",
-    "lr-scheduler",
-    "max-update",
-    "total-num-update",
-}
-_TWO_PARTS = (
-    "goes by --max-update, which a training with senses reaches in two parts; take "
-    "polynomial_decay, inverse_sqrt or fixed"
-)
-
-
-def give_senses(
-    args: argparse.Namespace, senses: SensesOnClusters, flags: Flags, files: tuple[Path, ...]
-) -> Flags:
-    """Train a softmax in SAVE_DIR/softmax and give it senses, unless that has been done. Return the
-    flags of the training that follows.
-
-    Raises a UserError as `check_recipe`, or if the softmax has another number of updates.
-    """
-    from fairseq_kerbs.checkpoints import read_checkpoint
-    from fairseq_kerbs.configurations import program_arguments
-
-    def check_updates(ended: bool, advice: str) -> None:
-        done = read_checkpoint(last, trust=True)["optimizer_history"][-1]["num_updates"]
-        if done > updates or (done < updates and ended):
-            what = f"{softmax} has {done} updates, but senses are to be placed after {updates}"
-            raise UserError(f"{what}; {advice}")
-
-    given = check_recipe(args, senses, flags)
-    updates = max(1, round(senses.at * given.max_update))
-    softmax = Path(args.save_dir) / "softmax"
-    last, total = softmax / "checkpoint_last.pt", str(senses.total)
-    placed = softmax / f"senses_{total}_{given.max_senses}.pt"
-    if others := [path.name for path in softmax.glob("senses_*.pt") if path != placed]:
-        raise UserError(
-            f"{softmax} has {others[0]}, with another total or --max-senses; name another "
-            "SAVE_DIR, or the former limits"
-        )
-    if last.exists():
-        check_updates(placed.exists(), "name another SAVE_DIR, or the former flags")
-    first = {**flags, "output-layer": "softmax", "save-dir": str(softmax)}
-    extra = [*args.extra, "--max-update", str(updates)]
-    polynomial = given.lr_scheduler == "polynomial_decay"
-    if polynomial and given.total_num_update is None:
-        extra += ["--total-num-update", str(given.max_update)]  # of the whole training
-    train = [find_program("fairseq-train"), *program_arguments(args.data, first, extra)]
-    convert = [sys.executable, *SAFE, "-m", "fairseq_kerbs.cli", "convert"]
-    convert += [str(last), "-o", str(placed), "--data", args.data, "--total-senses", total]
-    convert += ["--max-senses", str(given.max_senses), "--trust-checkpoint"]
-    for flag, subset in (("--split", given.train_subset), ("--valid-split", given.valid_subset)):
-        convert += [flag, subset.split(",")[0]] if subset else []
-    for step in (train, convert) if args.dry_run or not placed.exists() else ():
-        announce(files, quoted(step))
+    def run_step(step: Sequence[str]) -> None:
+        announce(experiment.files, quoted(step))
         if not args.dry_run and (status := run_program(step)) != 0:
             raise SystemExit(status)
-        if step is train and not args.dry_run:
-            check_updates(True, "see above why fairseq-train ended")
-    if placed.exists():
-        total = str(read_checkpoint(placed, trust=True)["cfg"]["model"].total_senses)
-    rest = str(given.max_update - updates)
-    args.extra = [*args.extra, "--max-update", rest, "--finetune-from-model", str(placed)]
-    if polynomial:
-        args.extra += ["--total-num-update", rest]
-    flags = {**flags, "output-layer": "kerbs", "total-senses": total, "sense-bias": True}
-    return flags | {"reallocation": "none"} | senses.train
 
-
-def check_recipe(
-    args: argparse.Namespace, senses: SensesOnClusters, flags: Flags
-) -> argparse.Namespace:
-    """What a training with senses has to know of its flags; a UserError if it cannot go with
-    them, before anything is trained."""
-    from fairseq_kerbs.configurations import flag_arguments, program_arguments
-
-    parser = argparse.ArgumentParser(
-        "fairseq-kerbs train", argparse.SUPPRESS, add_help=False, allow_abbrev=False
-    )
-    for name in ("save-dir", "train-subset", "valid-subset", "lr-scheduler", "total-num-update"):
-        parser.add_argument(f"--{name}")
-    parser.add_argument("--max-update", type=int, default=0)
-    parser.add_argument("--max-senses", type=int, default=4)
-    parser.add_argument("--kernel", default="kerbs")
-    given = parser.parse_known_args(program_arguments(args.data, flags, args.extra))[0]
-    parts = ({**flags, "output-layer": None}, senses.train)
-    words = [*args.extra, *(word for part in parts for word in flag_arguments(part))]
-    used = {word.partition("=")[0] for word in words}
-    clash = sorted(flag for flag in used if flag in _OURS or flag.startswith("--reset-"))
-    clash += ["--save-dir"] if given.save_dir != args.save_dir else []
-    clash += [f"--kernel {given.kernel}"] if given.kernel != "kerbs" else []
-    clash += [f"--{name} (senses: train)" for name in sorted(_FIXED & senses.train.keys())]
-    most, scheduler = given.max_senses, given.lr_scheduler
-    for wrong, sentence in (
-        (clash, f"{', '.join(clash)} does not go with a configuration that has senses"),
-        (given.max_update < 2, "a configuration with senses needs --max-update, 2 or more"),
-        (scheduler in ("cosine", "tri_stage"), f"--lr-scheduler {scheduler} {_TWO_PARTS}"),
-        (senses.total > most, f"senses: total is {senses.total}, more than --max-senses {most}"),
-        (":" in args.data, f"{args.data}: a training with senses takes one folder of data"),
-    ):
-        if wrong:
-            raise UserError(sentence)
-    return given
+    flags = {"save-dir": args.save_dir, **experiment.train}
+    training = Training(args.data, args.save_dir, flags, tuple(args.extra))
+    if experiment.placement is not None:
+        training = train_and_place(training, experiment.placement, run_step, dry_run=args.dry_run)
+    command = [find_program("fairseq-train"), *training.arguments()]
+    announce(experiment.files, quoted(command))
+    status = 0 if args.dry_run else run_program(command)
+    return status if status >= 0 else 128 - status  # as a shell says that a signal ended it
 
 
 @command(

@@ -224,8 +224,8 @@ def geometry(args: argparse.Namespace) -> None:
     from pandas import DataFrame
 
     from fairseq_kerbs.analysis.geometry import geometry_as_text, measure_word
-    from fairseq_kerbs.analysis.teacher_forcing import contexts_of
     from fairseq_kerbs.analysis.words import csv_of, is_word, word_numbers
+    from fairseq_kerbs.checkpoints.contexts import contexts_of
     from fairseq_kerbs.utils.processes import progress
 
     if args.most < args.least:
@@ -329,7 +329,7 @@ def neighbours(args: argparse.Namespace) -> None:
 
 def _predictions(trained: reading.Trained, args: argparse.Namespace) -> Any:
     """The words of a split, without special symbols, and what a model predicts in their place."""
-    from fairseq_kerbs.analysis.teacher_forcing import read_text
+    from fairseq_kerbs.analysis.occurrences import read_text
 
     text = read_text(trained.model, trained.task, args.split, joined=args.joined, guesses=True)
     return text._replace(tokens=text.tokens[text.tokens["entry"] >= trained.dictionary.nspecial])

@@ -71,9 +71,9 @@ def read_model(
 def read_names(trained: Trained, split: str) -> SenseNames:
     """Names of senses by a split."""
     from fairseq_kerbs.analysis.names import SenseNames
-    from fairseq_kerbs.analysis.teacher_forcing import TOKENS, read_text
+    from fairseq_kerbs.analysis.occurrences import TOKENS_FOR_NAMES, read_text
 
-    text = read_text(trained.model, trained.task, split, TOKENS)
+    text = read_text(trained.model, trained.task, split, TOKENS_FOR_NAMES)
     return SenseNames(text, trained.dictionary.symbols)
 
 

@@ -111,7 +111,8 @@ def _compare_with_gold(args: argparse.Namespace, trained: reading.Trained) -> tu
     the split and one over the training data."""
     from fairseq_kerbs.analysis import gold_senses
     from fairseq_kerbs.analysis.names import SenseNames
-    from fairseq_kerbs.analysis.teacher_forcing import TOKENS, read_text, sample_of
+    from fairseq_kerbs.analysis.occurrences import TOKENS_FOR_NAMES, read_text
+    from fairseq_kerbs.checkpoints.contexts import sample_of
 
     gold = gold_senses.read_gold_senses(args.gold)
     labels = Counter(word for _, _, word in gold)
@@ -126,7 +127,7 @@ def _compare_with_gold(args: argparse.Namespace, trained: reading.Trained) -> tu
     if args.train_data is not None:
         _, _, model, task = reading.read_model(args, data=args.train_data)
         gold_senses.lines_as_samples(task)
-    train = read_text(model, task, "train", TOKENS, sample=sample, flag="--train-data")
+    train = read_text(model, task, "train", TOKENS_FOR_NAMES, sample=sample, flag="--train-data")
     names = text if split == "train" else train
     contexts = {word: sample.contexts(numbers[word]).numpy() for word in labelled}
     most = [word for word, _ in labels.most_common() if word in numbers]
@@ -137,8 +138,9 @@ def _compare_with_gold(args: argparse.Namespace, trained: reading.Trained) -> tu
 
 def _draw_words(args: argparse.Namespace, trained: reading.Trained) -> None:
     """Table 6; where there are data, of words that stand alone in the training data."""
-    from fairseq_kerbs.analysis.teacher_forcing import batches, real_words
+    from fairseq_kerbs.analysis.occurrences import real_words
     from fairseq_kerbs.analysis.words import drawn_words, words_by_number_of_senses
+    from fairseq_kerbs.checkpoints.contexts import batches
 
     layer, dictionary, _, task = trained
     known = None
@@ -310,7 +312,11 @@ def convert(args: argparse.Namespace) -> None:
     with --output-layer softmax, into a KerBS model. Its predictions are the same, or nearly the
     same with several senses per word. For further training use fairseq-train --finetune-from-model.
     """
-    from fairseq_kerbs import conversion
+    from fairseq_kerbs.checkpoints.conversion import (
+        ConversionSettings,
+        PlacementOnData,
+        convert_checkpoint,
+    )
     from fairseq_kerbs.configurations import flag_arguments
     from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, quoted
 
@@ -326,17 +332,20 @@ def convert(args: argparse.Namespace) -> None:
             f"--total-senses is {args.total_senses}, more than --max-senses {args.max_senses}; "
             "change one of them"
         )
-    source = conversion.read_softmax_model(args.checkpoint, args.data, args.trust_checkpoint)
-    placed = None if args.data is None else conversion.PlacedSenses(source, args)
-    converted = conversion.convert(source, args.max_senses, placed.placement if placed else None)
-    difference = f"{converted.difference:.2g} nats"
-    summary = [f"largest difference of log-probabilities on random sentences: {difference}"]
-    if placed is not None:
-        summary = placed.summary(converted)
-    flags = conversion.finetuning_flags(source.config, converted.settings, args.output)
-    conversion.write_checkpoint(args.output, source, converted)
-    words, senses = len(source.weight), len(converted.word_of_sense)
-    say_written(args.output, f"{converted.settings.arch}, {words} words, {senses} senses")
-    command = ["fairseq-train", "DATA", "--user-dir", str(PLUGIN_FOLDER), *flag_arguments(flags)]
-    print(*summary, sep="\n")
+    placement = None
+    if args.data is not None:
+        placement = PlacementOnData(
+            total_senses=args.total_senses,
+            split=args.split,
+            valid_split=args.valid_split,
+            contexts=args.contexts,
+            gap=args.gap,
+            memory=args.memory,
+        )
+    settings = ConversionSettings(args.max_senses, args.data, placement, args.trust_checkpoint)
+    done = convert_checkpoint(args.checkpoint, args.output, settings)
+    say_written(args.output, f"{done.arch}, {done.words} words, {done.senses} senses")
+    command = ["fairseq-train", "DATA", "--user-dir", str(PLUGIN_FOLDER)]
+    command += flag_arguments(done.finetuning)
+    print(*done.summary, sep="\n")
     print(f"train on with: {quoted(command)} --max-update N --save-dir SAVE_DIR")

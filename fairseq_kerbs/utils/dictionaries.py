@@ -35,7 +35,9 @@ def remember_dictionaries(task: Any) -> None:
 
     If fairseq has loaded the state of a checkpoint into the task, its digests must be equal.
     """
-    if not hasattr(task, "state"):  # a task with placeholder words (checkpoints.building_task)
+    if not hasattr(
+        task, "state"
+    ):  # a task with placeholder words (checkpoints.building.building_task)
         return
     check_dictionaries({"task_state": task.state.state_dict}, task)
     sides = {"source": task.source_dictionary, "target": task.target_dictionary}

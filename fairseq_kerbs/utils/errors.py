@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from textwrap import shorten
 
 
@@ -43,3 +46,14 @@ def reason_of(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # the first line of torch's lists is a heading
     return shorten(lines[1 if len(lines) > 1 else 0], 200) if lines else type(error).__name__
+
+
+@contextmanager
+def as_user_error(path: Path, fault: str, advice: str) -> Iterator[None]:
+    """Turn exceptions, which fairseq raises for wrong settings, into a UserError about a file."""
+    try:
+        yield
+    except UserError as error:  # of a model of fairseq_kerbs
+        raise UserError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+    except Exception as error:
+        raise UserError(f"{path} {fault} ({reason_of(error)}); {advice}") from error

@@ -164,7 +164,7 @@ def _plan_run(table: Any, column: str, row: str, seed: int, scale: Any, file: st
         raise UserError(f"{where}: flags: {row}: no command line takes {off[0]} away")
     experiment = configurations.load_experiment(config)
     train = {**experiment.train, **flags}
-    trained = json.dumps([train, experiment.senses], sort_keys=True).encode()
+    trained = json.dumps([train, experiment.placement], sort_keys=True).encode()
     name = str(config.relative_to(CONFIGS) if config.is_relative_to(CONFIGS) else config.name)
     name = re.sub(r"[^\w.-]", ".", name.removesuffix(".yaml")) + (f"_{row}" if flags else "")
     folder = f"cells/{scale['data']}/{name}-s{seed}-{hashlib.sha256(trained).hexdigest()[:6]}"

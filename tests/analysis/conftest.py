@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from pandas import DataFrame
 
-from fairseq_kerbs.analysis.teacher_forcing import Text
+from fairseq_kerbs.analysis.occurrences import Text
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.data.toy import write_toy_corpus
 from tests.helpers import commands

@@ -13,7 +13,7 @@ from scipy import sparse
 from torch import Tensor
 
 from fairseq_kerbs.analysis import neighbours as analysis
-from fairseq_kerbs.analysis.teacher_forcing import Text, read_text
+from fairseq_kerbs.analysis.occurrences import Text, read_text
 from fairseq_kerbs.checkpoints import load_layer, load_model_and_task, model_layer
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer, SoftmaxOutputLayer

@@ -26,13 +26,13 @@ from fairseq_kerbs.analysis.alignment import NULL, align
 from fairseq_kerbs.analysis.geometry import measure_word
 from fairseq_kerbs.analysis.gold_senses import Labelled, compare_with_gold
 from fairseq_kerbs.analysis.names import LEAST_OCCURRENCES, SenseNames, log_odds
+from fairseq_kerbs.analysis.occurrences import Text, read_text
 from fairseq_kerbs.analysis.report import (
     build_report,
     html_page,
     nearest_senses,
     report_as_text,
 )
-from fairseq_kerbs.analysis.teacher_forcing import Text, read_text
 from fairseq_kerbs.analysis.words import sense_numbers, usage_shares
 from fairseq_kerbs.checkpoints import load_layer, load_model_and_task
 from fairseq_kerbs.commands import reading

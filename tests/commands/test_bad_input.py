@@ -40,20 +40,21 @@ FILES = {
     "good.yaml": b"train:\n  arch: lstm_kerbs\n",
     "key.yaml": b"trian:\n  arch: lstm_kerbs\n",
     "code.yaml": b"train: !!python/object/apply:os.system ['touch ran']\n",
-    "late.yaml": b"senses: {at: 2, total: 3}",
-    "half.yaml": b"senses: {at: half, total: 3}",
-    "number.yaml": b"senses: 0.2",
-    "many.yaml": b"senses: {at: 0.2, total: 5}",
-    "flag.yaml": b"senses: {at: 0.2, total: 3, train: {--lr: 1}}",
-    "senses.yaml": b"senses: {at: 0.2, total: 3}",
-    "later.yaml": b"senses: {at: 0.2, total: 3, train: {arch: x, output-layer: softmax}}",
+    "late.yaml": b"placement: {at: 2, total: 3}",
+    "half.yaml": b"placement: {at: half, total: 3}",
+    "number.yaml": b"placement: 0.2",
+    "many.yaml": b"placement: {at: 0.2, total: 5}",
+    "flag.yaml": b"placement: {at: 0.2, total: 3, train: {--lr: 1}}",
+    "placement.yaml": b"placement: {at: 0.2, total: 3}",
+    "former.yaml": b"senses: {at: 0.2, total: 3}",
+    "later.yaml": b"placement: {at: 0.2, total: 3, train: {arch: x, output-layer: softmax}}",
 }
 PREPARE = "prepare --source-lang de --target-lang en --dest {out}/dest --workers 1 --bpe none"
 TEXT = "--train {work}/text/train --valid {work}/text/valid --test {work}/text/test"
 LANGUAGE = "prepare-lm --valid {work}/two --test {work}/two --dest {out}/dest --workers 1"
 SENSES, MODEL = "senses --data {work}/bin", "{work}/model.pt"
 SAVE = "{work}/bin {out}/save --max-update 25"
-RECIPE = f"train {{work}}/senses.yaml {SAVE}"
+RECIPE = f"train {{work}}/placement.yaml {SAVE}"
 CONVERT = "convert {work}/softmax.pt -o {out}/k.pt --data {work}/bin"
 EXPORT = "human-eval export --source {work}/two --system a={work}/two --sheets {out}/sheets"
 ITEM = f"{EXPORT} --key {{out}}/key.json --items 1"
@@ -88,8 +89,9 @@ MISUSES = [
     (f"train {{work}}/good.yaml {SAVE} --new-sense split", "keeps its embedding, as in Algorithm"),
     ("train {work}/good.yaml {work}/bin:{out}/no {out}/save", "no does not exist"),
     (f"train {{work}}/late.yaml {SAVE}", "at must be between 0 and 1"),
-    (f"train {{work}}/half.yaml {SAVE}", "senses must have two numbers"),
-    (f"train {{work}}/number.yaml {SAVE}", "senses must have two numbers"),
+    (f"train {{work}}/half.yaml {SAVE}", "placement must have two numbers"),
+    (f"train {{work}}/number.yaml {SAVE}", "placement must have two numbers"),
+    (f"train {{work}}/former.yaml {SAVE}", "'senses' is gone: its name is now 'placement'"),
     (f"train {{work}}/flag.yaml {SAVE}", "write the flag without leading dashes"),
     (f"train {{work}}/many.yaml {SAVE}", "total is 5.0, more than --max-senses 4"),
     (
@@ -97,7 +99,7 @@ MISUSES = [
         "error: --continue-once, --max-epoch, --patience, --reset-optimizer, --total-senses does",
     ),
     (f"{RECIPE} --kernel lin --no-save", "--no-save, --kernel lin does not go"),
-    (f"train {{work}}/later.yaml {SAVE}", "--output-layer, --arch (senses: train) does not"),
+    (f"train {{work}}/later.yaml {SAVE}", "--output-layer, --arch (placement: train) does not"),
     (f"{RECIPE} --max-update x", "argument --max-update: invalid int value: 'x'"),
     (f"{RECIPE} --max-update=0", "needs --max-update"),
     (f"{RECIPE} --max-senses 2", "more than --max-senses 2"),

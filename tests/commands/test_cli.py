@@ -93,7 +93,7 @@ def test_packages_are_imported_where_they_are_needed(tmp_path: Path) -> None:
     assert shown == f"fairseq-kerbs: error: {said}\n"
     # generated text and conversions need fairseq alone
     code = "import sys; sys.modules.update(dict.fromkeys(('pandas', 'sklearn', 'scipy'))); "
-    code += "import fairseq_kerbs.analysis.printed_senses, fairseq_kerbs.conversion"
+    code += "import fairseq_kerbs.analysis.printed_senses, fairseq_kerbs.checkpoints.conversion"
     run_program(sys.executable, "-c", code, cwd=tmp_path)
 
 

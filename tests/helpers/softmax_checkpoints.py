@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 import fairseq_kerbs.criterions
 import fairseq_kerbs.models  # noqa: F401  (registers)
-from fairseq_kerbs import checkpoints
+from fairseq_kerbs.checkpoints import building, reading
 
 WORDS, SOURCE_WORDS = 31, 27
 TRANSLATION = "--task translation --source-lang de --target-lang en"
@@ -78,7 +78,7 @@ def building_task(args: Any) -> Any:
     """A task with dictionaries of made-up words, for a model with such flags."""
     targets = ["self" if getattr(args, "self_target", False) else "future"]
     one = args.task == "language_modeling" or getattr(args, "share_all_embeddings", False)
-    return checkpoints.building_task(WORDS if one else SOURCE_WORDS, WORDS, targets)
+    return building.building_task(WORDS if one else SOURCE_WORDS, WORDS, targets)
 
 
 def write_softmax(path: Any, flags: str) -> Any:
@@ -100,10 +100,10 @@ def write_softmax(path: Any, flags: str) -> Any:
 
 def load(path: Path, flags: str = "") -> Any:
     """Model of a checkpoint, built by fairseq from its own settings or from other flags."""
-    state = checkpoints.read_checkpoint(path)
-    own = checkpoints.settings_of(path, state).model
+    state = reading.read_checkpoint(path)
+    own = reading.training_config(path, state).model
     joined = len(state["model"].get("encoder.embed_tokens.weight", ())) in (0, WORDS)
-    task = checkpoints.building_task(WORDS if joined else SOURCE_WORDS, WORDS, ["future"])
+    task = building.building_task(WORDS if joined else SOURCE_WORDS, WORDS, ["future"])
     model = models.build_model(arguments(flags) if flags else own, task)
     model.load_state_dict(state["model"], strict=True, model_cfg=own)
     return model.eval()

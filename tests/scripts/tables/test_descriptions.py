@@ -37,7 +37,7 @@ def test_runs_have_the_flags_of_their_rows(scale: str) -> None:
         if table in ("table1", "table2", "table3", "table4"):
             ours = ("senses", "widened", "longer")  # rows that the paper lacks, at small scale
             assert train["output-layer"] == ("softmax" if run.row in ours else run.row)
-            assert (experiment.senses is not None) == (run.row == "senses")
+            assert (experiment.placement is not None) == (run.row == "senses")
             assert scale == "small" or run.row not in ours
         if table.startswith("table"):  # the paper's setting, but for what a row leaves out
             own = {"init-scale", "mixture-tanh-scale"}  # by validation

@@ -15,14 +15,15 @@ import pytest
 import torch
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
-from fairseq_kerbs.checkpoints import MODELS, read_checkpoint
+from fairseq_kerbs.checkpoints.building import SAFE_MODELS
+from fairseq_kerbs.checkpoints.reading import read_checkpoint
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.utils.errors import UserError
 from tests.helpers import softmax_checkpoints as softmax
 from tests.helpers.cli import Capsys, Folders, Patch, kerbs
 from tests.helpers.fairseq_fixtures import dictionary
 
-CASES = {name: softmax.CASES[name] for name in MODELS} | {
+CASES = {name: softmax.CASES[name] for name in SAFE_MODELS} | {
     "transformer_kerbs": f"{softmax.TRANSLATION} --arch transformer_kerbs {softmax.TINY}",
     "lstm_kerbs": f"{softmax.TRANSLATION} --arch lstm_kerbs --hidden-size 12 --embed-dim 8",
     "bilstm_lm_kerbs": f"{softmax.LANGUAGE_MODEL} --self-target --arch bilstm_lm_kerbs "
@@ -72,7 +73,8 @@ class Checkpoint:
     """A checkpoint of one architecture, written with other settings."""
 
     def __init__(self, name: str, folder: Path) -> None:
-        self.path, self.ours = folder / f"{name}.pt", name.endswith("kerbs")
+        self.path = folder / f"{name}.pt"
+        self.ours = name.endswith("kerbs")
         self.path.write_bytes(written(name))
         self.state = torch.load(self.path, weights_only=False)
         self.kind = "language_modeling" if "language_modeling" in CASES[name] else "translation"
@@ -124,7 +126,8 @@ def test_no_setting_runs_a_program(
     name: str, data: Path, evaluating: list[str], tmp_path: Path, capsys: Capsys
 ) -> None:
     """Each setting as an expression, alone for all commands, and within what fairseq expects."""
-    checkpoint, made = Checkpoint(name, tmp_path), tmp_path / "made"
+    checkpoint = Checkpoint(name, tmp_path)
+    made = tmp_path / "made"
     evaluating.clear()
     code = f"__import__('os').mkdir({str(made)!r})"
     for form in (code, f"[{code}]", f"{{'a': {code}}}", [code], f"[1 for _ in [{code}]]"):
@@ -183,7 +186,8 @@ def test_what_is_not_known_and_no_whole_model_is_one_sentence(
 
 
 def test_settings_of_an_old_fairseq_ask_for_trust(data: Path, tmp_path: Path) -> None:
-    checkpoint, args = Checkpoint("lstm", tmp_path), softmax.arguments(CASES["lstm"])
+    checkpoint = Checkpoint("lstm", tmp_path)
+    args = softmax.arguments(CASES["lstm"])
     torch.save({**checkpoint.state, "cfg": None, "args": args}, checkpoint.path)
     command = checkpoint.commands(data, tmp_path)["geometry"]
     assert main([*map(str, command)]) == 2
@@ -192,7 +196,8 @@ def test_settings_of_an_old_fairseq_ask_for_trust(data: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("kind", ["torch", "torch before 1.6", "pickle 2", "pickle 4"])
 def test_an_object_runs_nothing_unless_it_is_trusted(kind: str, data: Path, tmp_path: Path) -> None:
-    checkpoint, made = Checkpoint("lstm_kerbs", tmp_path), tmp_path / "made"
+    checkpoint = Checkpoint("lstm_kerbs", tmp_path)
+    made = tmp_path / "made"
     state = {**checkpoint.state, "extra": Code(made)}
     if kind.startswith("torch"):
         torch.save(state, checkpoint.path, _use_new_zipfile_serialization=kind == "torch")
@@ -220,9 +225,10 @@ def test_parameters_must_be_finite(data: Path, tmp_path: Path, capsys: Capsys) -
 
 def test_damage_is_found(tmp_path: Path) -> None:
     path = Checkpoint("lstm", tmp_path).path
-    content, state = bytearray(path.read_bytes()), read_checkpoint(path)
-    weights = state["model"]["decoder.fc_out.weight"].numpy().tobytes()
-    content[content.index(weights) + len(weights) // 2] ^= 1
+    content = bytearray(path.read_bytes())
+    weights = read_checkpoint(path)["model"]["decoder.fc_out.weight"].numpy().tobytes()
+    middle = content.index(weights) + len(weights) // 2
+    content[middle] ^= 1  # a single bit
     for wrong in (content, content[:-100], b"", b"text"):
         path.write_bytes(bytes(wrong))
         with pytest.raises(UserError, match="is no whole checkpoint"):

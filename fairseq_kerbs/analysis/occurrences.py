@@ -1,0 +1,151 @@
+"""Occurrences of words in a split, with their senses, context vectors and predictions.
+
+:func:`read_text` reads them in one teacher-forced pass (:mod:`fairseq_kerbs.checkpoints.contexts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pandas import DataFrame
+from torch import Tensor
+
+from fairseq_kerbs.analysis.words import joined_words
+from fairseq_kerbs.checkpoints.contexts import (
+    MOST_LOG_PROBS,
+    no_words,
+    step_between_batches,
+    teacher_forced,
+)
+from fairseq_kerbs.output_layers import OutputLayer
+from fairseq_kerbs.reallocation.clustering import ContextSample
+
+TOKENS_FOR_NAMES = 250_000
+"""Approximate number of tokens that are read for the names of senses."""
+
+Numbers = NDArray[np.int64]
+
+
+def real_words(
+    tokens: Sequence[int], dictionary: Any, joined: bool = True
+) -> tuple[list[str], list[tuple[int, int]]]:
+    """Words of a sentence, and the column and place of those that are a single token.
+
+    Padding and the end of the sentence are left out. BPE pieces are words unless ``joined``.
+    """
+    skipped = dictionary.pad(), dictionary.eos()
+    columns = [at for at, token in enumerate(tokens) if token not in skipped]
+    symbols = [dictionary[tokens[column]] for column in columns]
+    if not joined:
+        return symbols, list(zip(columns, range(len(symbols))))
+    words, places = joined_words(symbols)
+    return words, [(columns[at], place) for place, at in enumerate(places) if at is not None]
+
+
+class Text(NamedTuple):
+    """Lines of a split, and their N words that are a single token.
+
+    ``tokens`` has a row per word: its ``line`` and ``place`` in the line (from 0), and ``entry`` in
+    the dictionary; for a model with senses, the row of the most probable ``sense`` and its
+    ``posterior`` (Eq. 7); with guesses, the ``probability`` of the word, the most probable word
+    ``guess``, and its probability ``guessed``.
+    """
+
+    words: list[list[str]]  # of each line
+    source: list[list[str]] | None  # of each line of the source side
+    tokens: DataFrame
+    number: Sequence[int] = ()  # of each line in the split
+    contexts: Tensor = torch.empty(0, 0)  # [C, d] of the requested words among the N
+
+
+@torch.no_grad()
+def read_text(
+    model: Any,
+    task: Any,
+    split: str,
+    most: int = 0,
+    *,
+    words: Collection[int] = (),
+    sample: ContextSample | None = None,
+    joined: bool = True,
+    guesses: bool = False,
+    flag: str = "--split",
+) -> Text:
+    """Read the words of a split in one pass. A split without words raises a UserError.
+
+    Args:
+        model, task, split, most, flag: see :func:`.contexts.batches`.
+        words: entries of the dictionary whose contexts are returned.
+        sample: collects contexts of the whole split, whatever ``most``.
+        joined: join BPE pieces.
+        guesses: include predictions.
+    """
+    layer = getattr(model.decoder, "output", None)
+    two_sided = hasattr(model, "encoder")
+    requested = torch.tensor(list(words), dtype=torch.long)
+    step = 1
+    lines: dict[int, list[str]] = {}
+    sources: dict[int, list[str]] = {}
+    tables: list[dict[str, Tensor]] = []
+    contexts: list[Tensor] = []
+    steps = teacher_forced(model, task, split, flag, 0 if sample else most)
+    for index, (batch, target, vectors, log_probs) in enumerate(steps):
+        texts = [real_words(row, task.target_dictionary, joined) for row in target.tolist()]
+        numbers = batch["id"].tolist()
+        places = [
+            (row, column, number, place)
+            for row, number in enumerate(numbers)
+            for column, place in texts[row][1]
+        ]
+        row, column, line, place = torch.tensor(places, dtype=torch.long).view(-1, 4).t()
+        entry = target[row, column]  # [n]
+        h = vectors[row, column]  # [n, d]
+        if sample:
+            step = step if index else step_between_batches(task.dataset(split), most)
+            sample.add(entry, h)
+        if index % step:
+            continue
+        lines |= dict(zip(numbers, (text for text, _ in texts)))
+        if two_sided:
+            rows = batch["net_input"]["src_tokens"].tolist()
+            sources |= dict(zip(numbers, (real_words(r, task.source_dictionary)[0] for r in rows)))
+        table = {"line": line, "place": place, "entry": entry}
+        if isinstance(layer, OutputLayer):
+            share, slot = layer.posterior(layer.look_up(entry), h).max(-1, keepdim=True)  # [n, 1]
+            table["sense"] = layer.table.senses[entry].gather(-1, slot)[:, 0]
+            table["posterior"] = share[:, 0].double()
+        if guesses:
+            table |= _guesses(log_probs, h, entry, len(task.target_dictionary))
+        tables.append(table)
+        contexts.append(h[torch.isin(entry, requested.to(entry.device))].float().cpu())
+    if not any(len(table["entry"]) for table in tables):
+        raise no_words(split, flag)
+    parts = {name: torch.cat([table[name] for table in tables]) for name in tables[0]}
+    columns = {name: values.cpu().numpy() for name, values in parts.items()}
+    order = sorted(lines)  # with gaps for omitted batches
+    columns["line"] = np.searchsorted(order, columns["line"])
+    return Text(
+        [lines[number] for number in order],
+        [sources[number] for number in order] if two_sided else None,
+        DataFrame(columns),
+        order,
+        torch.cat(contexts),
+    )
+
+
+def _guesses(
+    log_probs: Callable[[Tensor], Tensor], h: Tensor, entry: Tensor, words: int
+) -> dict[str, Tensor]:
+    """Columns of predictions for contexts [n, d] of words [n]."""
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    rows = max(1, MOST_LOG_PROBS // words)
+    for contexts, target in zip(h.split(rows), entry.split(rows)):
+        scores = log_probs(contexts).exp()  # [n, V]
+        best = scores.max(1)
+        parts.append((scores.gather(1, target[:, None])[:, 0], best.indices, best.values))
+    columns = map(torch.cat, zip(*parts))
+    return dict(zip(("probability", "guess", "guessed"), columns))

@@ -1,0 +1,406 @@
+"""Convert a checkpoint of a softmax model of fairseq or fairseq_kerbs into one of a KerBS model.
+
+The converted model has the settings and parameters of the softmax model. At θ = 0 the kernel is the
+inner product (Eq. 9), so a word with one sense keeps its logit. Senses of a word that share its
+embedding, with log(share) added to the bias, keep its probability (Eq. 4). This is verified on
+random sentences. Then the senses are placed on clusters of contexts
+(:mod:`fairseq_kerbs.reallocation.clustering`), which changes probabilities slightly.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import time
+from argparse import Namespace  # as which fairseq keeps the settings of a model
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_kerbs.checkpoints.building import (
+    INPUT_EMBEDDING,
+    OUTPUT_EMBEDDINGS,
+    build_model_and_task,
+    registered_model,
+)
+from fairseq_kerbs.checkpoints.contexts import loss_in_bits, sample_split
+from fairseq_kerbs.checkpoints.finetuning import finetuning_flags
+from fairseq_kerbs.checkpoints.reading import read_checkpoint, training_config
+from fairseq_kerbs.configurations import Flags
+from fairseq_kerbs.reallocation.clustering import (
+    ContextSample,
+    Placement,
+    PlacementSettings,
+    place_senses,
+)
+from fairseq_kerbs.utils.errors import UserError, as_user_error
+from fairseq_kerbs.utils.files import atomic_write
+from fairseq_kerbs.utils.processes import progress
+
+ROUNDING_ERROR = 1e-3
+"""Largest difference of log-probabilities that rounding errors can cause, in nats."""
+ARCHITECTURES = {
+    "transformer": "transformer_kerbs",
+    "transformer_lm": "transformer_lm_kerbs",
+    "lstm": "fairseq_lstm_kerbs",
+    "lstm_lm": "fairseq_lstm_lm_kerbs",
+}
+"""Architecture of the converted model for each model of fairseq."""
+
+_OUTPUT_LAYER = "decoder.output."
+_STOCK_BIAS = "decoder.fc_out.bias"
+_UNSUPPORTED_SETTINGS = ("adaptive_input", "character_embeddings", "base_layers")
+_INAPPLICABLE_SETTINGS = {
+    "share_all_embeddings": False,
+    "adaptive_softmax_cutoff": None,
+    "encoder_embed_path": None,
+    "decoder_embed_path": None,
+}
+"""Settings of fairseq's models that do not apply to the converted model, with the values there."""
+
+
+@dataclass(frozen=True)
+class PlacementOnData:
+    """How senses are placed on clusters of the contexts of a split."""
+
+    total_senses: float = 1.5  # maximum number of senses, in units of the vocabulary size
+    split: str = "train"  # split whose contexts are clustered
+    valid_split: str = "valid"  # split for the loss before and after
+    contexts: int = 600  # maximum number of sampled contexts of a word
+    gap: float = 1.0  # maximum preference of a sense for its cluster, in nats
+    memory: float = 2.0  # maximum size of the sample of contexts, in GB
+
+
+@dataclass(frozen=True)
+class ConversionSettings:
+    """What is converted, and how. ``data`` and ``placement`` are given together, or not at all."""
+
+    max_senses: int = 4  # maximum number of senses of a word
+    data: Path | None = None  # folder of binarized data; without it, each word has one sense
+    placement: PlacementOnData | None = None
+    trust: bool = False  # whether the checkpoint may run code, see :mod:`.reading`
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What has been done."""
+
+    arch: str  # architecture of the converted model
+    words: int
+    senses: int
+    summary: list[str]  # lines about the difference of the two models
+    finetuning: Flags  # flags of fairseq-train to train the converted model
+
+
+def convert_checkpoint(checkpoint: Path, output: Path, settings: ConversionSettings) -> Conversion:
+    """Convert the softmax model in a file, and write the KerBS model to another.
+
+    A UserError is raised if the checkpoint or its data cannot be read, or the model cannot be
+    converted. Nothing has been written then.
+    """
+    source = read_softmax_model(checkpoint, settings.data, settings.trust)
+    if settings.placement is None:
+        converted = add_senses(source, settings.max_senses)
+        difference = f"{converted.difference:.2g} nats"
+        summary = [f"largest difference of log-probabilities on random sentences: {difference}"]
+    else:
+        placed = _place(source, settings.placement, settings.max_senses)
+        converted = add_senses(source, settings.max_senses, placed.placement)
+        summary = _summarize(source, converted, placed, settings.placement.valid_split)
+    flags = finetuning_flags(source.config, converted.settings, output)
+    if length := flags.get("total-num-update"):
+        summary.append(
+            f"the schedule of the training ends after --total-num-update {length}: replace it by "
+            "that of the new training"
+        )
+    write_checkpoint(output, source, converted)
+    words = len(source.weight)
+    senses = len(converted.word_of_sense)
+    return Conversion(str(converted.settings.arch), words, senses, summary, flags)
+
+
+# ------------------------------------------------------------------ the softmax model
+
+
+@dataclass
+class SoftmaxModel:
+    """A model to convert."""
+
+    checkpoint: Path
+    state: dict[str, Any]  # content of the checkpoint
+    config: Any  # configuration of its training
+    task: Any  # fairseq's task that the model was built with
+    model: Any  # in evaluation mode
+    weight: Tensor  # output embeddings, [V, d]
+    bias: Tensor | None  # output biases, [V]
+    settings: dict[str, Any]  # of the converted model, except the number of senses
+    replaced: set[str]  # names of the parameters that the converted output layer replaces
+
+
+def read_softmax_model(
+    checkpoint: Path, data: Path | None = None, trust: bool = False
+) -> SoftmaxModel:
+    """Rebuild the model of a softmax model's checkpoint.
+
+    For ``data`` and ``trust`` see :func:`.building.load_model_and_task`. A UserError is raised if
+    the checkpoint cannot be read, or the model cannot be converted.
+    """
+    state = read_checkpoint(checkpoint, trust)  # this silences fairseq's logs
+    from fairseq_kerbs.models.config import as_namespace
+
+    config = training_config(checkpoint, state, data)
+    name, ours = registered_model(config.model)
+    settings = dict(vars(as_namespace(config.model)))
+    if trust and not ours and name not in ARCHITECTURES:  # without trust it is refused below
+        known = ", ".join(ARCHITECTURES)
+        raise UserError(
+            f"{checkpoint} has the architecture '{name}'; {known} of fairseq can be converted"
+        )
+    _check_kind(checkpoint, ours, settings, state["model"])
+    model, task = build_model_and_task(checkpoint, state, config, data, trust=trust, any_model=True)
+    # building the model has added values of fairseq's presets
+    settings |= vars(as_namespace(config.model))
+    loaded: dict[str, Tensor] = model.state_dict()
+    names = (f"{_OUTPUT_LAYER}weight", *OUTPUT_EMBEDDINGS)
+    weight = next(loaded[key] for key in names if key in loaded)
+    bias = loaded.get(_STOCK_BIAS)
+    if ours:
+        settings["arch"] = settings.get("arch", name)
+        replaced = {key for key in loaded if key.startswith(_OUTPUT_LAYER)}
+        if settings.get("sense_bias"):
+            bias = weight[:, -1]
+            weight = weight[:, :-1]
+    else:
+        tied = bool(settings.get("share_decoder_input_output_embed"))
+        replaced = loaded.keys() & {*OUTPUT_EMBEDDINGS, _STOCK_BIAS}
+        if not tied:
+            replaced.discard(INPUT_EMBEDDING)
+        settings |= _translated_settings(str(name), settings, tied)
+    settings |= {"_name": settings["arch"], "output_layer": "kerbs", "kernel": "kerbs"}
+    return SoftmaxModel(checkpoint, state, config, task, model, weight, bias, settings, replaced)
+
+
+def _translated_settings(name: str, settings: dict[str, Any], tied: bool) -> dict[str, Any]:
+    """Settings of our model that differ from those of fairseq's model of this name."""
+    arch = ARCHITECTURES[name]
+    if name == "transformer_lm" and not settings["decoder_normalize_before"]:
+        arch = "fairseq_transformer_lm_kerbs"
+    translated = {**_INAPPLICABLE_SETTINGS, "arch": arch}
+    translated["input_embedding"] = "composed" if tied else "separate"
+    if tied:
+        translated["decoder_freeze_embed"] = False  # they are the sense embeddings
+    if name == "transformer":  # fairseq reads this flag for language models only
+        translated["decoder_input_dim"] = settings["decoder_embed_dim"]
+    return translated
+
+
+def _check_kind(
+    checkpoint: Path, ours: bool, settings: dict[str, Any], tensors: dict[str, Tensor]
+) -> None:
+    """Raise a UserError if this kind of model cannot be converted."""
+    layer = settings.get("output_layer", "kerbs")
+    unsupported = [name.replace("_", "-") for name in _UNSUPPORTED_SETTINGS if settings.get(name)]
+    if any(key.startswith("decoder.adaptive_softmax.") for key in tensors):
+        unsupported.append("adaptive-softmax-cutoff")
+    if ours and layer == "kerbs":
+        raise UserError(f"{checkpoint} is a KerBS model already; it needs no conversion")
+    if ours and layer != "softmax":
+        raise UserError(
+            f"{checkpoint} was trained with --output-layer {layer}; only a softmax can become KerBS"
+        )
+    if unsupported:
+        raise UserError(
+            f"{checkpoint} was trained with --{', --'.join(unsupported)}, which fairseq_kerbs does "
+            "not support; take a model without it"
+        )
+
+
+# ------------------------------------------------------------------ senses on clusters
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A placement of senses, and what its summary says."""
+
+    placement: Placement
+    sample: ContextSample
+    loss: float  # of the softmax model, in bits a token
+    sampling: float  # seconds of both passes over the split
+    clustering: float  # seconds
+
+
+def _place(source: SoftmaxModel, settings: PlacementOnData, max_senses: int) -> _Placed:
+    """Place senses on clusters of the contexts of a softmax model, which was read with data."""
+    started = time.perf_counter()
+    model = source.model
+    task = source.task
+    words, dim = source.weight.shape
+    loss = loss_in_bits(model, task, settings.valid_split, "--valid-split")
+    sample = sample_split(model, task, settings.split, dim, settings.contexts, settings.memory)
+    sampled = time.perf_counter()
+    total = round(settings.total_senses * words)
+    bar = partial(progress, title="clusters", unit=" batches")
+    placement = place_senses(sample, PlacementSettings(total, max_senses, settings.gap), bar)
+    return _Placed(placement, sample, loss, sampled - started, time.perf_counter() - sampled)
+
+
+def _summarize(
+    source: SoftmaxModel, converted: Converted, placed: _Placed, valid_split: str
+) -> list[str]:
+    """Lines with numbers of senses, contexts and seconds, and the loss before and after."""
+    counts = converted.word_of_sense.bincount().bincount()[1:].tolist()
+    words = ", ".join(f"{n} with {senses}" for senses, n in enumerate(counts, start=1))
+    seen = int(placed.sample.seen.sum())
+    contexts = placed.sample.kept
+    size = contexts.numel() * contexts.element_size() / 1e6
+    loss = loss_in_bits(converted.model, source.task, valid_split)
+    return [
+        f"words by number of senses: {words}",
+        f"contexts: {seen} seen, {len(contexts)} kept ({size:.0f} MB), in "
+        f"{placed.sampling:.0f} s; clusters: {placed.clustering:.0f} s",
+        f"loss of split {valid_split}: {placed.loss:.3f} bits a token before, {loss:.3f} after",
+    ]
+
+
+# ------------------------------------------------------------------ the KerBS model
+
+
+@dataclass
+class Converted:
+    """A converted model."""
+
+    settings: Namespace  # of the model
+    model: Any  # in evaluation mode
+    word_of_sense: Tensor  # [M]
+    difference: float  # largest difference of log-probabilities before the placement, in nats
+
+
+def add_senses(
+    source: SoftmaxModel, max_senses: int, placement: Placement | None = None
+) -> Converted:
+    """Build a KerBS model from a softmax model, with at most ``max_senses`` senses per word.
+
+    ``placement`` has the senses on clusters of contexts. By default each word has one sense, and
+    predictions are equal to those of the softmax model. A UserError is raised if the settings
+    cannot be converted, or predictions would differ.
+    """
+    words = len(source.weight)
+    if placement is None:
+        word_of_sense = torch.arange(words)
+        share = torch.ones(words)
+    else:
+        word_of_sense = placement.word_of_sense
+        share = placement.share
+    rows = sense_rows(source, word_of_sense, share.double().log())
+    settings = Namespace(**source.settings)
+    settings.total_senses = len(rows) / words
+    settings.max_senses = max_senses
+    settings.sense_bias = rows.shape[1] > source.weight.shape[1]
+    settings.reallocation = "none"
+    settings.reallocation_at = None
+    # a word that never occurred counts as one occurrence
+    counts = torch.tensor(source.task.target_dictionary.count).double().clamp_min(1.0)
+    usage = (counts / counts.sum())[word_of_sense] * share  # U of Eq. 13
+    model = _build_with_parameters_of(
+        source,
+        settings,
+        {
+            f"{_OUTPUT_LAYER}weight": rows,
+            f"{_OUTPUT_LAYER}theta": torch.zeros(len(rows)),
+            f"{_OUTPUT_LAYER}inventory.word_of_sense": word_of_sense,
+            f"{_OUTPUT_LAYER}inventory.usage": usage.float(),
+        },
+    )
+    difference = largest_difference(source.model, model, source.task)
+    if not difference <= ROUNDING_ERROR:
+        raise UserError(
+            f"{source.checkpoint} cannot be converted: log-probabilities would differ by "
+            f"{difference:.3g} nats; --arch {settings.arch} does not support some of its settings"
+        )
+    if placement is not None:
+        rows = sense_rows(source, word_of_sense, placement.bias)
+        rows[:, : source.weight.shape[1]] += placement.rows
+        model.decoder.output.weight.data = rows
+    return Converted(settings, model, word_of_sense, difference)
+
+
+def _build_with_parameters_of(
+    source: SoftmaxModel, settings: Namespace, output_layer: dict[str, Tensor]
+) -> Any:
+    """A model with the parameters of a softmax model, but for those of the output layer."""
+    from fairseq.models import build_model
+
+    fault = f"fits no --arch {settings.arch}"
+    with as_user_error(source.checkpoint, fault, "take another model"):
+        model = build_model(copy.copy(settings), copy.copy(source.task))
+    old = source.model.state_dict()
+    new = model.state_dict()
+    copied = {key for key in new if not key.startswith(_OUTPUT_LAYER)}
+    if unmatched := (old.keys() - source.replaced - new.keys()) | (copied - old.keys()):
+        raise UserError(
+            f"{source.checkpoint} cannot be converted: only one of the two models has "
+            f"{min(unmatched)}; fairseq_kerbs does not support some of its settings"
+        )
+    new |= {key: old[key] for key in copied}
+    new |= output_layer
+    model.load_state_dict(new, strict=True)
+    return model.eval()
+
+
+def sense_rows(source: SoftmaxModel, word_of_sense: Tensor, bias: Tensor) -> Tensor:
+    """Embeddings of senses as copies of their words', float32 [M, d + 1] with the bias last.
+
+    ``bias`` [M] is added to the biases of the words. Without these, and with one sense per word,
+    the result is [M, d].
+    """
+    rows = source.weight.float()[word_of_sense]
+    if source.bias is None and len(word_of_sense) == len(source.weight):
+        return rows
+    column = bias.double() + (0.0 if source.bias is None else source.bias.double()[word_of_sense])
+    return torch.cat([rows, column.float().unsqueeze(1)], dim=1)
+
+
+@torch.no_grad()
+def largest_difference(first: Any, second: Any, task: Any) -> float:
+    """Largest difference of two models' log-probabilities on three random sentences, in nats."""
+    generator = torch.Generator().manual_seed(1)
+    source, target = (
+        torch.randint(4, len(words), (3, 9), generator=generator)
+        for words in (task.source_dictionary, task.target_dictionary)
+    )
+    batch = {"src_tokens": source, "src_lengths": torch.full((3,), 9)}
+    if hasattr(first, "encoder"):
+        batch["prev_output_tokens"] = target
+    scores = [m.get_normalized_probs(m(**batch), log_probs=True) for m in (first, second)]
+    return float((scores[0] - scores[1]).abs().max())
+
+
+def write_checkpoint(path: Path, source: SoftmaxModel, converted: Converted) -> None:
+    """Write a checkpoint of fairseq with parameters and settings, at update 0."""
+    from omegaconf import OmegaConf
+
+    config: Any = OmegaConf.to_container(source.config, resolve=True, enum_to_str=True)
+    history = {
+        "criterion_name": "KerbsCrossEntropyCriterion",
+        "optimizer_name": "FairseqAdam",
+        "lr_scheduler_state": {},
+        "num_updates": 0,
+    }
+    state = {
+        "args": None,
+        "cfg": config | {"model": converted.settings},
+        "model": {key: value.clone() for key, value in converted.model.state_dict().items()},
+        "criterion": None,
+        "optimizer_history": [history],
+        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
+        "last_optimizer_state": None,
+        "task_state": source.state.get("task_state") or {},
+    }
+    content = io.BytesIO()
+    torch.save(state, content)  # to memory, as torch.save hides the error of a full disk
+    with atomic_write(path, "wb") as stream:
+        stream.write(content.getbuffer())

@@ -1,0 +1,171 @@
+"""Read checkpoints without executing code from them.
+
+Without ``--trust-checkpoint`` only tensors and plain settings are loaded. Settings could still
+execute code: fairseq evaluates some strings when it builds a model, and opens files that others
+name. Therefore a string with brackets must be a literal, as a call needs brackets, and
+:mod:`.building` builds only known models and tasks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import logging
+import pickle
+import re
+import warnings
+from collections.abc import Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fairseq_kerbs.torch_compat import load, load_plain
+from fairseq_kerbs.utils.errors import UserError, as_user_error
+from fairseq_kerbs.utils.files import check_whole, damaged
+
+# in torch's message on an unsafe object
+_NAMED_OBJECT = re.compile(r"(?:GLOBAL|class) ([\w.]+)")
+# names of settings with a path, which may have brackets
+_NAME_OF_PATH = re.compile(r".*(data|dir|file|path|from_model|continue_once)")
+# values of settings that open or start something, by the end of their name
+_REPLACEMENTS = {
+    "embed_path": None,  # the embeddings are in the checkpoint
+    "eval_bleu": False,  # would build a tokenizer from the settings
+    "use_plasma_view": False,  # would start a server
+    "job_logging_cfg": None,  # of fairseq-hydra-train; nothing reads it
+}
+
+
+def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
+    """Read a checkpoint of fairseq-train onto the CPU, without settings that open files.
+
+    With ``trust``, objects that can execute code are loaded, too. A UserError is raised if the file
+    is missing, damaged or no checkpoint, has parameters that are not finite, or, without ``trust``,
+    has content that could execute code.
+    """
+    logging.getLogger("fairseq").setLevel(logging.WARNING)  # no sizes of dictionaries and the like
+    state = _load(path, trust)
+    _check_content(path, state)
+    if state.get("args") is not None and not trust:  # hydra would parse them
+        raise refusal(path, "settings of a fairseq before 0.10,", state["args"])
+    try:
+        names = [name for name in ("cfg", "args") if name in state]
+        return state | {name: _plain(path, name, state[name], trust) for name in names}
+    except RecursionError:  # a pickle can have circular references
+        raise damaged(path) from None
+
+
+def _check_content(path: Path, state: Any) -> None:
+    """Raise a UserError unless a checkpoint has settings, and parameters that are finite."""
+    content = state if isinstance(state, dict) else {}
+    model = content.get("model")
+    tensors = isinstance(model, dict) and all(isinstance(value, Tensor) for value in model.values())
+    configured = isinstance(content.get("cfg"), Mapping)
+    settings = configured or isinstance(content.get("args"), argparse.Namespace)
+    if not (model and tensors and settings):
+        raise UserError(f"{path} holds no model of fairseq-train; name one of its checkpoints")
+    for name, value in model.items():
+        # fairseq uses only the dtype of these buffers
+        if not (name.endswith("._float_tensor") or value.isfinite().all()):
+            raise UserError(
+                f"{path}: {name} holds NaN or infinity, so its training had diverged; take an "
+                "earlier checkpoint of that training"
+            )
+
+
+def _load(path: Path, trust: bool) -> Any:
+    if not path.is_file():
+        raise UserError(f"there is no checkpoint {path}; name a file that fairseq-train wrote")
+    check_whole(path)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about objects that are refused below
+            return load(path, weights_only=False) if trust else load_plain(path, _plain_classes())
+    except pickle.UnpicklingError as error:
+        unsafe = _NAMED_OBJECT.search(str(error))
+        if trust or not unsafe:
+            raise damaged(path) from None
+        raise refusal(path, "object", unsafe[1]) from None
+    except Exception:  # a damaged file can cause any error
+        raise damaged(path) from None
+
+
+def _plain_classes() -> list[Any]:
+    """Safe classes: settings, and arrays (of --eval-bleu) as numpy 1 and numpy 2 name them."""
+    import numpy as np
+
+    arrays = getattr(np, "_core" if hasattr(np, "_core") else "core").multiarray
+    plain: list[Any] = [argparse.Namespace, np.ndarray, np.dtype]
+    for name, core in product(("_reconstruct", "scalar"), ("_core", "core")):
+        plain.append((getattr(arrays, name), f"numpy.{core}.multiarray.{name}"))
+    kinds = ("int64", "int32", "float64", "float32", "bool")
+    return plain + [type(np.dtype(kind)) for kind in kinds]
+
+
+def _plain(path: Path, name: str, value: Any, trust: bool) -> Any:
+    """A setting with :data:`_REPLACEMENTS` values. Without ``trust``, unsafe values are refused."""
+    for end, replacement in _REPLACEMENTS.items():
+        if name.endswith(end):
+            return replacement
+    if isinstance(value, argparse.Namespace):
+        return argparse.Namespace(**_plain(path, name, vars(value), trust))
+    if isinstance(value, dict):
+        return {key: _plain(path, str(key), item, trust) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(path, name, item, trust) for item in value]
+    if not trust and isinstance(value, str) and not _harmless(name, value):
+        raise refusal(path, f"setting {name} =", value)
+    return value
+
+
+def _harmless(name: str, value: str) -> bool:
+    """Whether the evaluation of a setting calls nothing, and it has no reference (``${…}``)."""
+    if "${" in value:
+        return False
+    if _NAME_OF_PATH.fullmatch(name) or not set(value) & set("([{"):
+        return True
+    for read in (ast.literal_eval, json.loads):
+        try:
+            read(value)
+            return True
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            pass
+    return False
+
+
+def refusal(path: Path, kind: str, value: Any) -> UserError:
+    """The error for content of a checkpoint that could execute code."""
+    return UserError(
+        f"{path} has the {kind} {str(value)[:60]!r}, which could execute code when it is read; if "
+        "you trust its source, add --trust-checkpoint"
+    )
+
+
+def training_config(path: Path, state: dict[str, Any], data: Path | None = None) -> Any:
+    """Configuration of the training of a checkpoint (:func:`read_checkpoint`), as fairseq has it.
+
+    ``data`` replaces the folder of the training. A UserError is raised if there are no settings.
+    """
+    from fairseq import checkpoint_utils
+    from fairseq.dataclass.utils import omegaconf_no_object_check, overwrite_args_by_name
+    from omegaconf import OmegaConf
+
+    import fairseq_kerbs.criterions
+    import fairseq_kerbs.models  # noqa: F401  (both register)
+
+    with as_user_error(
+        path, "has no settings of fairseq", "take the file that fairseq-train wrote"
+    ):
+        state = dict(state)
+        if state.get("cfg") is not None:
+            with omegaconf_no_object_check():  # it contains namespaces
+                state["cfg"] = OmegaConf.create(state["cfg"])
+        config = checkpoint_utils._upgrade_state_dict(state)["cfg"]
+        for part in (config.model, config.task):  # raises unless both have settings
+            vars(part) if isinstance(part, argparse.Namespace) else part.keys()
+        if data is not None:
+            overwrite_args_by_name(config, {"data": str(data)})
+    return config

@@ -1,0 +1,257 @@
+"""Training in three steps: a softmax, the placement of senses, KerBS.
+
+A configuration with ``placement: {at: 0.4, total: 3.0}`` trains a softmax for two fifths of
+``--max-update`` in ``SAVE_DIR/softmax``. ``fairseq-kerbs convert`` then places senses on the
+clusters of its contexts, at most three per word on average. The rest of the updates trains the
+KerBS model in ``SAVE_DIR``. :func:`train_and_place` takes the first two steps, unless they were
+taken before, and returns the flags of the third.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fairseq_kerbs.configurations import (
+    Flags,
+    StagedPlacement,
+    flag_arguments,
+    program_arguments,
+)
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import check_whole
+from fairseq_kerbs.utils.processes import SAFE, find_program
+
+Run = Callable[[Sequence[str]], None]
+
+_FLAGS_OF_THE_STEPS = (
+    "--total-senses",
+    "--output-layer",
+    "--restore-file",
+    "--finetune-from-model",
+    "--continue-once",
+    "--max-epoch",
+    "--stop-time-hours",
+    "--patience",
+    "--stop-min-lr",
+    "--no-save",
+    "--no-last-checkpoints",
+    "--checkpoint-suffix",
+)
+"""Flags that the three steps give themselves, or that would end or lose one of them. So do all
+flags that begin with ``--reset-``."""
+
+_SAME_IN_ALL_STEPS = {
+    "arch",
+    "kernel",
+    "max-senses",
+    "save-dir",
+    "lr-scheduler",
+    "max-update",
+    "total-num-update",
+}
+"""Flags that ``placement: train`` cannot change."""
+
+_SCHEDULES_BY_MAX_UPDATE = ("cosine", "tri_stage")
+"""Schedules whose length is ``--max-update``, and so not that of the whole training."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """A call of fairseq-train: ``extra`` arguments override ``flags``."""
+
+    data: str
+    save_dir: str
+    flags: Flags
+    extra: tuple[str, ...] = ()
+
+    def arguments(self) -> list[str]:
+        """Arguments of fairseq-train."""
+        return program_arguments(self.data, self.flags, self.extra)
+
+
+def train_and_place(
+    training: Training, placement: StagedPlacement, run: Run, *, dry_run: bool = False
+) -> Training:
+    """Train a softmax in SAVE_DIR/softmax and place its senses, unless that has been done.
+
+    Args:
+        training: the whole training.
+        placement: when senses are placed, and how many.
+        run: shows and runs a command. It raises SystemExit if the command fails.
+        dry_run: ``run`` only shows commands.
+
+    Returns:
+        the training that follows, of the KerBS model.
+
+    Raises:
+        UserError: as :func:`check_training`, or the softmax has another number of updates.
+    """
+    given = check_training(training, placement)
+    steps = _Steps(training, placement, given)
+    steps.check_folder()
+    if dry_run or not steps.placed.exists():
+        run(steps.train_softmax())
+        if not dry_run:
+            steps.check_updates(True, "see above why fairseq-train ended")
+        run(steps.place_senses())
+    return steps.train_kerbs()
+
+
+class _Steps:
+    """The commands of the three steps, and the files between them.
+
+    ``given`` are the flags that :func:`check_training` returned.
+    """
+
+    def __init__(
+        self, training: Training, placement: StagedPlacement, given: argparse.Namespace
+    ) -> None:
+        self.training = training
+        self.placement = placement
+        self.given = given
+        self.updates = max(1, round(placement.at * given.max_update))  # of the softmax
+        self.folder = Path(training.save_dir) / "softmax"
+        self.last = self.folder / "checkpoint_last.pt"
+        self.placed = self.folder / f"senses_{placement.total}_{given.max_senses}.pt"
+
+    def check_folder(self) -> None:
+        """Raise a UserError if the folder has the softmax of another training."""
+        others = [path.name for path in self.folder.glob("senses_*.pt") if path != self.placed]
+        if others:
+            raise UserError(
+                f"{self.folder} has {others[0]}, with another total or --max-senses; name another "
+                "SAVE_DIR, or the former limits"
+            )
+        if self.last.exists():
+            advice = "name another SAVE_DIR, or the former flags"
+            self.check_updates(self.placed.exists(), advice)
+
+    def check_updates(self, ended: bool, advice: str) -> None:
+        """Raise a UserError if the softmax has too many updates, or too few although it ended."""
+        done = _read_trusted(self.last)["optimizer_history"][-1]["num_updates"]
+        if done > self.updates or (done < self.updates and ended):
+            raise UserError(
+                f"{self.folder} has {done} updates, but senses are to be placed after "
+                f"{self.updates}; {advice}"
+            )
+
+    def train_softmax(self) -> list[str]:
+        """The command of the first step."""
+        flags = {
+            **self.training.flags,
+            "output-layer": "softmax",
+            "save-dir": str(self.folder),
+        }
+        extra = [*self.training.extra, "--max-update", str(self.updates)]
+        if self._polynomial() and self.given.total_num_update is None:
+            extra += ["--total-num-update", str(self.given.max_update)]  # of the whole training
+        training = replace(self.training, flags=flags, extra=tuple(extra))
+        return [find_program("fairseq-train"), *training.arguments()]
+
+    def place_senses(self) -> list[str]:
+        """The command of the second step."""
+        given = self.given
+        command = [sys.executable, *SAFE, "-m", "fairseq_kerbs.cli", "convert"]
+        command += [str(self.last), "-o", str(self.placed), "--data", self.training.data]
+        command += ["--total-senses", str(self.placement.total)]
+        command += ["--max-senses", str(given.max_senses), "--trust-checkpoint"]
+        for flag, subsets in (
+            ("--split", given.train_subset),
+            ("--valid-split", given.valid_subset),
+        ):
+            if subsets:
+                command += [flag, subsets.split(",")[0]]
+        return command
+
+    def train_kerbs(self) -> Training:
+        """The third step."""
+        total = str(self.placement.total)
+        if self.placed.exists():
+            total = str(_read_trusted(self.placed)["cfg"]["model"].total_senses)
+        updates = str(self.given.max_update - self.updates)
+        extra = [*self.training.extra, "--max-update", updates]
+        extra += ["--finetune-from-model", str(self.placed)]
+        if self._polynomial():
+            extra += ["--total-num-update", updates]
+        flags = {
+            **self.training.flags,
+            "output-layer": "kerbs",
+            "total-senses": total,
+            "sense-bias": True,
+            "reallocation": "none",
+            **self.placement.train,
+        }
+        return replace(self.training, flags=flags, extra=tuple(extra))
+
+    def _polynomial(self) -> bool:
+        return bool(self.given.lr_scheduler == "polynomial_decay")
+
+
+def _read_trusted(path: Path) -> dict[str, Any]:
+    """Content of a checkpoint of this training, which fairseq itself reads without safety."""
+    from fairseq_kerbs import torch_compat
+
+    check_whole(path)
+    content: dict[str, Any] = torch_compat.load(
+        path, weights_only=False, mmap=zipfile.is_zipfile(path)
+    )
+    return content
+
+
+def check_training(training: Training, placement: StagedPlacement) -> argparse.Namespace:
+    """Read the flags of a training that its steps depend on.
+
+    A UserError is raised if the training cannot go in three steps with these flags. Nothing has
+    been trained then.
+    """
+    given = _flags_given(training.arguments())
+    # the output layer of a configuration is replaced
+    kept = {name: value for name, value in training.flags.items() if name != "output-layer"}
+    words = [*training.extra, *flag_arguments(kept), *flag_arguments(placement.train)]
+    used = {word.partition("=")[0] for word in words}
+    clash = sorted(
+        flag for flag in used if flag in _FLAGS_OF_THE_STEPS or flag.startswith("--reset-")
+    )
+    if given.save_dir != training.save_dir:
+        clash.append("--save-dir")
+    if given.kernel != "kerbs":
+        clash.append(f"--kernel {given.kernel}")
+    fixed = sorted(_SAME_IN_ALL_STEPS & placement.train.keys())
+    clash += [f"--{name} (placement: train)" for name in fixed]
+    if clash:
+        raise UserError(
+            f"{', '.join(clash)} does not go with a configuration that has a placement of senses"
+        )
+    if given.max_update < 2:
+        raise UserError("a configuration with placement needs --max-update, 2 or more")
+    if given.lr_scheduler in _SCHEDULES_BY_MAX_UPDATE:
+        raise UserError(
+            f"--lr-scheduler {given.lr_scheduler} goes by --max-update, which a training with "
+            "placement reaches in two parts; take polynomial_decay, inverse_sqrt or fixed"
+        )
+    if placement.total > given.max_senses:
+        raise UserError(
+            f"placement: total is {placement.total}, more than --max-senses {given.max_senses}"
+        )
+    if ":" in training.data:
+        raise UserError(f"{training.data}: a training with placement takes one folder of data")
+    return given
+
+
+def _flags_given(arguments: Sequence[str]) -> argparse.Namespace:
+    """Values of the flags that the steps depend on."""
+    parser = argparse.ArgumentParser(
+        "fairseq-kerbs train", argparse.SUPPRESS, add_help=False, allow_abbrev=False
+    )
+    for name in ("save-dir", "train-subset", "valid-subset", "lr-scheduler", "total-num-update"):
+        parser.add_argument(f"--{name}")
+    parser.add_argument("--max-update", type=int, default=0)
+    parser.add_argument("--max-senses", type=int, default=4)
+    parser.add_argument("--kernel", default="kerbs")
+    return parser.parse_known_args(arguments)[0]

@@ -1,0 +1,30 @@
+"""Context vectors by teacher forcing."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairseq_kerbs.checkpoints.building import load_model_and_task
+from fairseq_kerbs.checkpoints.contexts import contexts_of
+from tests.checkpoints.conftest import ARCHITECTURES, Train
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_contexts_of_fairseqs_own_model_are_its_features(
+    arch: str, trained_softmax: Train, corpus: Path
+) -> None:
+    model, task = load_model_and_task(trained_softmax(arch), corpus, any_model=True)
+    word = task.target_dictionary.index("the")
+    found = contexts_of(model, task, "valid", [word], 1000)[word]
+    split = task.dataset("valid")
+    expected = []
+    for index in range(len(split)):
+        batch = split.collater([split[index]])
+        with torch.no_grad():
+            features, _ = model.extract_features(**batch["net_input"])
+        expected.append(features[batch["target"] == word])
+    assert len(found) == sum(map(len, expected)) > 5
+    sums = [[each.sum(0), each.norm(dim=1).sort()[0]] for each in (found, torch.cat(expected))]
+    torch.testing.assert_close(*sums, rtol=2e-3, atol=2e-2)
+    assert "output_layer" not in model.decoder.__dict__  # as it was

@@ -1,0 +1,184 @@
+"""fairseq-kerbs convert: same predictions, training on, refusals; with data and real trainings."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq.sequence_generator import SequenceGenerator
+from torch import Tensor
+
+from fairseq_kerbs.checkpoints import read_checkpoint
+from tests.checkpoints.conftest import ARCHITECTURES, LENGTH, Train
+from tests.helpers import softmax_checkpoints as softmax
+from tests.helpers.cli import Capsys, kerbs
+from tests.helpers.fairseq_fixtures import make_batch, teacher_forced
+from tests.helpers.softmax_checkpoints import CASES
+from tests.helpers.tiny_checkpoint import fairseq_train
+
+WORD_OF_SENSE = "decoder.output.inventory.word_of_sense"
+SENSE_EMBEDDINGS = "decoder.output.weight"
+
+
+def batch(model: Any) -> dict[str, Any]:
+    made = make_batch((6, 5, 3), words=softmax.WORDS)
+    if not hasattr(model, "encoder"):
+        made["net_input"] = {"src_tokens": made["net_input"]["prev_output_tokens"]}
+    return made
+
+
+@torch.no_grad()
+def log_probs(model: Any) -> Tensor:
+    """Log-probabilities by teacher forcing where there is no padding, [positions, V]."""
+    return teacher_forced(model, batch(model))[batch(model)["target"].ne(1)]
+
+
+def translations(model: Any, dictionary: Any) -> list[dict[str, Any]]:
+    generator = SequenceGenerator([model], dictionary, beam_size=3, max_len_b=7)
+    return [hypothesis for beam in generator.generate([model], batch(model)) for hypothesis in beam]
+
+
+# ------------------------------------------------------------------ one sense per word
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_predictions_and_losses_are_the_same(case: str, tmp_path: Path, capsys: Capsys) -> None:
+    """Of training on by the flags that the command prints, as --finetune-from-model reads them."""
+    out = tmp_path / "kerbs.pt"
+    stock = softmax.write_softmax(tmp_path / "softmax.pt", CASES[case])
+    printed = kerbs(capsys, "convert", tmp_path / "softmax.pt", "-o", out).splitlines()[-1]
+
+    model = softmax.load(out)
+    layer = model.decoder.output
+    assert layer.vocab_size == softmax.WORDS
+    assert layer.total_senses == softmax.WORDS
+    assert layer.theta.eq(0).all()
+    torch.testing.assert_close(log_probs(model), log_probs(stock), rtol=1e-5, atol=1e-5)
+    if hasattr(model, "encoder"):
+        ours = translations(model, stock.decoder.dictionary)
+        theirs = translations(stock, stock.decoder.dictionary)
+        for mine, other in zip(ours, theirs, strict=True):
+            assert mine["tokens"].tolist() == other["tokens"].tolist()
+            torch.testing.assert_close(mine["score"], other["score"], rtol=1e-4, atol=1e-5)
+
+    command = shlex.split(printed.partition("--user-dir")[2])[1:]
+    assert command[-4:] == ["--max-update", "N", "--save-dir", "SAVE_DIR"]
+    assert f"--finetune-from-model {out} " in printed
+    assert "--lr 0.002 " in printed
+    for flag in ("--optimizer adafactor", "--weight-decay 0.1"):
+        assert (flag in CASES[case]) == (flag in printed)
+
+    model = softmax.load(out, shlex.join(command[:-4]))
+    inputs = batch(model)["net_input"]
+    target = batch(model)["target"]
+    loss = model.decoder.output.nll(model(**inputs)[0], target, ignore_index=1)
+    expected = -log_probs(stock).gather(1, target[target.ne(1)].unsqueeze(1)).sum()
+    torch.testing.assert_close(loss.detach(), expected, rtol=1e-5, atol=1e-4)
+    loss.backward()
+    assert [key for key, value in model.named_parameters() if value.grad is None] == []
+
+
+def refusal(capsys: Capsys, *command: object) -> str:
+    (line,) = kerbs(capsys, *command, status=2).splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (f"{CASES['transformer']} --adaptive-softmax-cutoff 10,20", "--adaptive-softmax-cutoff"),
+        (
+            f"{CASES['transformer_lm']} --adaptive-input --adaptive-input-cutoff 10,20",
+            "--adaptive-input,",
+        ),
+        (f"{CASES['gru_kerbs']} --output-layer mos", "--output-layer mos"),
+    ],
+)
+def test_models_that_are_refused(flags: str, says: str, tmp_path: Path, capsys: Capsys) -> None:
+    softmax.write_softmax(tmp_path / "m.pt", flags)
+    assert says in refusal(capsys, "convert", tmp_path / "m.pt", "-o", tmp_path / "out.pt")
+    assert not (tmp_path / "out.pt").exists()
+
+
+def test_outputs_that_cannot_be_written(tmp_path: Path, capsys: Capsys) -> None:
+    path = tmp_path / "m.pt"
+    softmax.write_softmax(path, CASES["lstm"])
+    (tmp_path / "dict.en.txt").write_text("one 1\n")
+    before = path.read_bytes()
+    for says, *flags in (
+        ("is the checkpoint itself", path),
+        ("Is a directory", tmp_path),
+        ("m.pt cannot be used", path / "x"),
+        ("give --data", tmp_path, "--total-senses", 2),
+        ("does not fit --data", tmp_path / "k.pt", "--data", tmp_path),
+    ):
+        assert says in refusal(capsys, "convert", path, "-o", *flags)
+    assert path.read_bytes() == before
+    assert {one.name for one in tmp_path.iterdir()} == {"m.pt", "dict.en.txt"}
+
+
+# ------------------------------------------------------------------ senses on clusters
+
+
+def convert(checkpoint: Path, out: Path, data: Path, *flags: object) -> list[object]:
+    return ["convert", checkpoint, "-o", out, "--data", data, *flags]
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_a_trained_model_gets_senses_at_an_unchanged_loss(
+    arch: str, trained_softmax: Train, corpus: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    out = tmp_path / "k" / "checkpoint_last.pt"
+    printed = kerbs(capsys, *convert(trained_softmax(arch), out, corpus, "--total-senses", 1.6))
+    losses = re.search(r"loss of split valid: (\S+) bits a token before, (\S+) after", printed)
+    assert losses is not None, printed
+    before, after = map(float, losses.groups())
+    assert after == pytest.approx(before, abs=0.06)  # of a corpus this small
+
+    converted = read_checkpoint(out)
+    word_of_sense = converted["model"][WORD_OF_SENSE]
+    words = int(word_of_sense.max()) + 1
+    assert words < len(word_of_sense) <= round(1.6 * words)
+    assert (word_of_sense.bincount()[:4] == 1).all()
+    assert converted["cfg"]["model"].reallocation == "none"
+
+    command = re.search(r"train on with: fairseq-train DATA (.*) --max-update N", printed)
+    assert command is not None
+    given = [part for part in command[1].split() if not part.endswith(("-dir", "fairseq_kerbs"))]
+    flags = ["--total-senses", len(word_of_sense) / words, "--sense-bias", "--reallocation", "none"]
+    assert {*map(str, flags)} <= {*given}
+    save = tmp_path / "on"
+    others = ("--dropout", "0", "--lr", "0.01", "--max-epoch", 200, "--max-tokens", 1000)
+    fairseq_train(corpus, *given, "--save-dir", save, "--max-update", 3, *others)
+    after_training = read_checkpoint(save / "checkpoint_last.pt")
+    assert after_training["optimizer_history"][-1]["num_updates"] == 3
+    assert torch.equal(after_training["model"][WORD_OF_SENSE], word_of_sense)
+
+
+def test_gap_and_contexts(
+    trained_softmax: Train, corpus: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    rows: list[Tensor] = []
+    for flags in ([], ["--gap", 4], ["--contexts", 50], ["--split", "train"]):
+        out = tmp_path / f"{len(rows)}.pt"
+        kerbs(capsys, *convert(trained_softmax("lstm"), out, corpus, *flags))
+        rows.append(read_checkpoint(out)["model"][SENSE_EMBEDDINGS])
+    assert not torch.equal(rows[0], rows[1])
+    assert not torch.equal(rows[0], rows[2])
+    assert torch.equal(rows[0], rows[3])
+
+
+def test_our_biased_softmax_gets_senses(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
+    """Its context vectors end with a 1, which is no part of the clusters."""
+    flags = ["--output-layer", "softmax", "--sense-bias", "--hidden-size", 16, "--embed-dim", 16]
+    flags += ["--reallocation-at", 0.2, 0.9, *LENGTH, "--max-update", 25]
+    fairseq_train(corpus, "--save-dir", tmp_path / "save", *flags)
+    out = tmp_path / "k.pt"
+    printed = kerbs(capsys, *convert(tmp_path / "save" / "checkpoint_last.pt", out, corpus))
+    assert "--reallocation none" in printed
+    converted = read_checkpoint(out)["model"]
+    rows = converted[SENSE_EMBEDDINGS]
+    assert rows.shape[1] == 17
+    assert len(rows) > int(converted[WORD_OF_SENSE].max()) + 1

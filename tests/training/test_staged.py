@@ -1,0 +1,160 @@
+"""A training in three steps: softmax, placement of senses, KerBS."""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairseq_kerbs.checkpoints import read_checkpoint
+from fairseq_kerbs.configurations import Flags, StagedPlacement
+from fairseq_kerbs.training.staged import Training, train_and_place
+from tests.helpers.cli import Capsys, kerbs
+from tests.helpers.commands import run
+from tests.helpers.tiny_checkpoint import binarized_corpus
+
+WORD_OF_SENSE = "decoder.output.inventory.word_of_sense"
+SENSE_EMBEDDINGS = "decoder.output.weight"
+
+CONFIGURATION = """
+placement:
+  at: 0.4  # at update 10 of 25
+  total: 1.5
+  train: {lr: 0.002}
+train:
+  arch: lstm_kerbs
+  hidden-size: 16
+  embed-dim: 16
+  criterion: kerbs_cross_entropy
+  optimizer: adam
+  lr: 0.01
+  max-tokens: 1000
+  max-update: 25
+  cpu: true
+  num-workers: 0
+  total-senses: null
+"""
+
+
+@pytest.mark.slow
+def test_one_command_trains_softmax_and_senses(tmp_path: Path, capsys: Capsys) -> None:
+    data = binarized_corpus(tmp_path / "corpus", {"train": 300, "valid": 20, "test": 6})
+    configuration = tmp_path / "staged.yaml"
+    configuration.write_text(CONFIGURATION)
+    save = tmp_path / "save"
+    command = ["train", configuration, data, save]
+    train = functools.partial(run, "fairseq-kerbs", *command)
+
+    assert "loss of split valid" in train()
+    first = read_checkpoint(save / "softmax" / "checkpoint_last.pt")
+    last = read_checkpoint(save / "checkpoint_last.pt")
+    history = last["optimizer_history"][-1]
+    assert first["optimizer_history"][-1]["num_updates"] == 10
+    assert history["num_updates"] == 15
+    assert first["cfg"]["optimization"]["lr"] == [0.01]
+    assert last["cfg"]["optimization"]["lr"] == [0.002]
+    assert len(last["model"][WORD_OF_SENSE]) > len(first["model"][SENSE_EMBEDDINGS])
+
+    # once more: what is done stays
+    assert "loss of split" not in train()
+    assert read_checkpoint(save / "checkpoint_last.pt")["optimizer_history"][-1] == history
+
+    # ended before the placement: only the softmax stays as it is
+    placed = save / "softmax" / "senses_1.5_4.pt"
+    for path in (placed, *save.glob("checkpoint*")):
+        path.unlink()
+    assert "loss of split valid" in train()
+    resumed = read_checkpoint(save / "checkpoint_last.pt")["model"]
+    assert all(torch.equal(value, resumed[name]) for name, value in last["model"].items())
+
+    assert "senses_1.5_4.pt, with another" in kerbs(capsys, *command, "--max-senses", 3, status=2)
+    for most, at in ((50, 20), (20, 8)):
+        refused = kerbs(capsys, *command, "--max-update", most, status=2)
+        assert f"has 10 updates, but senses are to be placed after {at}" in refused
+        placed.unlink(missing_ok=True)
+    assert not placed.exists()
+
+
+def steps_of(training: Training, placement: StagedPlacement) -> tuple[list[str], ...]:
+    """Arguments of the three commands, without running one."""
+    commands: list[list[str]] = []
+
+    def show(command: Sequence[str]) -> None:
+        commands.append(list(command))
+
+    rest = train_and_place(training, placement, show, dry_run=True)
+    softmax, convert = commands
+    return softmax, convert, rest.arguments()
+
+
+def value(arguments: Sequence[str], flag: str) -> str:
+    """Value of a flag: the last one, as argparse reads it."""
+    place = len(arguments) - 1 - list(reversed(arguments)).index(flag)
+    return arguments[place + 1]
+
+
+def polynomial(save_dir: Path) -> Flags:
+    schedule: Flags = {"lr-scheduler": "polynomial_decay", "max-update": "100"}
+    return {"save-dir": str(save_dir), **schedule}
+
+
+def test_updates_and_schedule_are_divided(tmp_path: Path) -> None:
+    flags: Flags = {
+        "save-dir": str(tmp_path),
+        "lr-scheduler": "polynomial_decay",
+        "max-update": "100",
+    }
+    placement = StagedPlacement(0.3, 2.0, {"lr": "0.002"})
+    training = Training("data", str(tmp_path), {**flags, "lr": "0.01"}, ("--seed", "7"))
+    softmax, convert, kerbs_model = steps_of(training, placement)
+
+    assert value(softmax, "--output-layer") == "softmax"
+    assert value(softmax, "--save-dir") == str(tmp_path / "softmax")
+    assert value(softmax, "--max-update") == "30"
+    assert value(softmax, "--total-num-update") == "100"  # that of the whole training
+    assert value(softmax, "--lr") == "0.01"
+    assert value(softmax, "--seed") == "7"
+
+    placed = str(tmp_path / "softmax" / "senses_2.0_4.pt")
+    assert value(convert, "-o") == placed
+    assert value(convert, "--total-senses") == "2.0"
+    assert value(convert, "--max-senses") == "4"
+
+    assert value(kerbs_model, "--output-layer") == "kerbs"
+    assert value(kerbs_model, "--save-dir") == str(tmp_path)
+    assert value(kerbs_model, "--finetune-from-model") == placed
+    assert value(kerbs_model, "--max-update") == "70"
+    assert value(kerbs_model, "--total-num-update") == "70"
+    assert value(kerbs_model, "--total-senses") == "2.0"
+    assert value(kerbs_model, "--reallocation") == "none"
+    assert "--sense-bias" in kerbs_model
+    assert value(kerbs_model, "--lr") == "0.002"
+    assert value(kerbs_model, "--seed") == "7"
+
+
+def test_a_given_length_of_the_schedule_stays_that_of_the_softmax(tmp_path: Path) -> None:
+    flags: Flags = {
+        "save-dir": str(tmp_path),
+        "lr-scheduler": "polynomial_decay",
+        "max-update": "100",
+    }
+    training = Training("data", str(tmp_path), flags, ("--total-num-update", "500"))
+    softmax, _, kerbs_model = steps_of(training, StagedPlacement(0.3, 2.0, {}))
+    assert softmax.count("--total-num-update") == 1
+    assert value(softmax, "--total-num-update") == "500"
+    assert value(kerbs_model, "--total-num-update") == "70"
+
+
+def test_splits_of_the_training_are_those_of_the_placement(tmp_path: Path) -> None:
+    flags: Flags = {"save-dir": str(tmp_path), "max-update": "100"}
+    extra = ("--train-subset", "train,more", "--valid-subset", "dev", "--max-senses", "3")
+    training = Training("data", str(tmp_path), flags, extra)
+    softmax, convert, kerbs_model = steps_of(training, StagedPlacement(0.3, 2.0, {}))
+    assert value(convert, "--data") == "data"
+    assert value(convert, "--split") == "train"
+    assert value(convert, "--valid-split") == "dev"
+    assert value(convert, "--max-senses") == "3"
+    assert "--trust-checkpoint" in convert
+    assert "--total-num-update" not in softmax
+    assert "--total-num-update" not in kerbs_model
