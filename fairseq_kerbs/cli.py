@@ -53,7 +53,6 @@ plot contexts runs/toy/checkpoint_best.pt --data data/bin --word bank -o bank.pn
 plot contexts models/bert-base-uncased --text train.en --word monitor --word car vehicle -o bert.png
 plot history train.log -o history.pdf
 plot kernels -o kernels.pdf
-geometry runs/toy/checkpoint_best.pt --data data/bin
 neighbours runs/toy/checkpoint_best.pt
 neighbours lin.pt --compare mixture.pt --data data/bin --similarity inner-product
 convert softmax.pt -o kerbs.pt --total-senses 1.5 --data data/bin
@@ -78,7 +77,6 @@ COMMANDS = [
     *corpora.GOLD,
     senses.report,
     figures.plot,
-    figures.geometry,
     figures.neighbours,
     senses.convert,
 ]

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from pandas import DataFrame
 from torch import Tensor
 
-from fairseq_kerbs.analysis.geometry import Projection
+from fairseq_kerbs.analysis.projection import Projection
 from fairseq_kerbs.analysis.words import senses_by_frequency
 from fairseq_kerbs.kernels import kerbs_kernel
 from fairseq_kerbs.kernels.gao import LogKernel, PowerKernel, RadialBasisKernel, WaveletKernel

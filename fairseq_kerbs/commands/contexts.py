@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from pandas import DataFrame, concat
 
-from fairseq_kerbs.analysis import geometry, hugging_face, plots
-from fairseq_kerbs.analysis.geometry import Projection
+from fairseq_kerbs.analysis import hugging_face, plots, projection
 from fairseq_kerbs.analysis.names import NO_NAME
+from fairseq_kerbs.analysis.projection import Projection
 from fairseq_kerbs.analysis.words import csv_of, sense_numbers, sense_of, word_numbers
 from fairseq_kerbs.checkpoints.contexts import contexts_of
 from fairseq_kerbs.commands import reading
@@ -44,9 +44,9 @@ def contexts_by_sense(args: argparse.Namespace) -> Any:
     points = vectors.double().numpy()
     if args.projection == "pca" or len({*of_context}) < 2:
         weight = layer.as_contexts(layer.weight[senses].detach().double())
-        plane = geometry.project(points, weight.numpy())
+        plane = projection.project(points, weight.numpy())
     else:
-        plane = geometry.discriminate(points, of_context, len(senses))
+        plane = projection.discriminate(points, of_context, len(senses))
     table = DataFrame(plane.contexts, columns=["x", "y"])
     table.insert(0, "sense", of_context + 1)
     table.insert(0, "word", words[0])
@@ -78,7 +78,7 @@ def contexts_of_words(args: argparse.Namespace) -> Any:
         for word in words
     }
     planes = [
-        geometry.project(np.concatenate([vectors[word] for word in panel])) for panel in panels
+        projection.project(np.concatenate([vectors[word] for word in panel])) for panel in panels
     ]
     measured = [
         {
@@ -86,7 +86,7 @@ def contexts_of_words(args: argparse.Namespace) -> Any:
             "contexts": len(found[word].kept),
             "readable": found[word].readable,
             "left_out": found[word].left_out,
-            "variance": geometry.relative_variance(vectors[word]),
+            "variance": projection.relative_variance(vectors[word]),
         }
         for word in words
     ]

@@ -1,5 +1,4 @@
-"""``fairseq-kerbs plot``, ``geometry`` and ``neighbours``: figures, and measures of contexts and
-output vectors."""
+"""``fairseq-kerbs plot`` and ``neighbours``: figures, and clusters of output vectors."""
 
 from __future__ import annotations
 
@@ -198,59 +197,6 @@ plot = nested(
     history,
     kernels,
 )
-
-
-@command(
-    "geometry",
-    reading.CHECKPOINT,
-    reading.DATA,
-    reading.split("test"),
-    reading.TRUST,
-    reading.words("words to measure", default=[]),
-    arg.number("--top", 20, "number of most frequent words if --word is not given", 1),
-    arg.number("--most", 300, "maximum number of contexts of a word", 3),
-    arg.number("--least", 10, "minimum number of contexts of a word", 3),
-    arg.number("--max-clusters", 6, "maximum number of clusters of a word", 2),
-    arg.number("--seed", 1, "random seed of k-means and of the comparison"),
-    *reading.FILES,
-)
-def geometry(args: argparse.Namespace) -> None:
-    """clusters and variance of context vectors, for any fairseq model
-
-    Print number of clusters and variance of each word's context vectors. The silhouette selects the
-    number of clusters, in comparison with a Gaussian of the same covariance. Models of fairseq work
-    too.
-    """
-    from pandas import DataFrame
-
-    from fairseq_kerbs.analysis.geometry import geometry_as_text, measure_word
-    from fairseq_kerbs.analysis.words import csv_of, is_word, word_numbers
-    from fairseq_kerbs.checkpoints.contexts import contexts_of
-    from fairseq_kerbs.utils.processes import progress
-
-    if args.most < args.least:
-        raise UserError(f"--most is {args.most}, but must be at least --least, {args.least}")
-    layer, dictionary, model, task = reading.read_model(args, any_model=True)
-    symbols, special = dictionary.symbols, dictionary.nspecial
-    entries = [number for number, word in enumerate(symbols) if is_word(word, number, special)]
-    entries.sort(key=lambda number: -dictionary.count[number])
-    words = word_numbers(dictionary, args.word) or entries[: args.top]
-    vectors = contexts_of(model, task, args.split, words, args.most)
-    times = {word: len(vectors.get(word, ())) for word in words}
-    measured = [
-        {"word": dictionary[word]}
-        | measure_word(vectors[word], args.max_clusters, args.seed, layer, word)
-        for word in progress(words, "clusters", " words")
-        if times[word] >= args.least
-    ]
-    few = {dictionary[word]: times[word] for word in words if times[word] < args.least}
-    table = DataFrame([row | {"sizes": " ".join(map(str, row["sizes"]))} for row in measured])
-    reading.write_files(args, {"words": measured, "few": few, "least": args.least}, csv_of(table))
-    if measured:
-        reading.show(geometry_as_text(table))
-    if few:
-        counts = ", ".join(f"{word} ({count})" for word, count in few.items())
-        reading.show(f"fewer than {args.least} contexts: {counts}")
 
 
 @command(

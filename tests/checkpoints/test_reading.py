@@ -94,7 +94,6 @@ class Checkpoint:
             "neighbours": ["neighbours", self.path, *folder, "--least", 1],
             "vectors": ["neighbours", self.path, *dictionary, "--least", 1],
             "convert": ["convert", self.path, "-o", out / "converted.pt"],
-            "geometry": ["geometry", self.path, *folder, "--least", 3, "--max-clusters", 2],
         }
         if self.ours:
             found |= {
@@ -189,7 +188,7 @@ def test_settings_of_an_old_fairseq_ask_for_trust(data: Path, tmp_path: Path) ->
     checkpoint = Checkpoint("lstm", tmp_path)
     args = softmax.arguments(CASES["lstm"])
     torch.save({**checkpoint.state, "cfg": None, "args": args}, checkpoint.path)
-    command = checkpoint.commands(data, tmp_path)["geometry"]
+    command = checkpoint.commands(data, tmp_path)["neighbours"]
     assert main([*map(str, command)]) == 2
     assert main([*map(str, command), "--trust-checkpoint"]) == 0
 
