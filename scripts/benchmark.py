@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -23,7 +24,6 @@ import torch
 
 from fairseq_kerbs.benchmarks import entries, likelihood
 from fairseq_kerbs.benchmarks.comparison import compare, quiet, tables
-from fairseq_kerbs.commands import arg
 from fairseq_kerbs.utils.files import write_json
 from fairseq_kerbs.utils.machine import describe_machine, describe_versions
 
@@ -91,30 +91,65 @@ def build_parser(quick: bool = False) -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="BENCHMARK", dest="benchmark")
     for benchmark, (text, names) in BENCHMARKS.items():
-        sizes = [
-            arg.number(f"--{name}", small if quick else full, what, 1)
-            for name, (what, full, small, having) in _SIZES.items()
-            if benchmark in having
-        ]
-        precision = "of inputs and weights; in a training step fairseq's --fp16 and --bf16"
-        each = f"only these take part, of {', '.join(names)} [all]"
-        memory = "measure peak memory [yes; with --quick no]"
         command = commands.add_parser(benchmark, help=text, description=text, allow_abbrev=False)
-        arg.add(
-            command,
-            *sizes,
-            arg.choice("--device", "", "cpu", "cuda"),
-            arg.choice("--dtype", precision, *likelihood.DTYPES),
-            arg.number("--threads", torch.get_num_threads(), "threads of torch", 1),
-            arg.number("--seed", 1, "of all random numbers"),
-            arg.value("--contestants", each, "NAME", nargs="+", choices=names, default=names),
-            arg.flag(
-                "--memory", action=argparse.BooleanOptionalAction, default=not quick, help=memory
-            ),
-            arg.output("JSON [%(default)s]", default=Path(f"benchmark-{benchmark}.json")),
-            arg.switch("--quick", "small sizes, which take seconds and show what is measured"),
+        for name, (what, full, small, having) in _SIZES.items():
+            if benchmark in having:
+                _add_size(command, f"--{name}", small if quick else full, what)
+        command.add_argument(
+            "--device", choices=("cpu", "cuda"), default="cpu", help="[%(default)s]"
+        )
+        command.add_argument(
+            "--dtype",
+            choices=tuple(likelihood.DTYPES),
+            default=next(iter(likelihood.DTYPES)),
+            help="of inputs and weights; in a training step fairseq's --fp16 and --bf16 "
+            "[%(default)s]",
+        )
+        _add_size(command, "--threads", torch.get_num_threads(), "threads of torch")
+        command.add_argument(
+            "--seed", type=int, default=1, metavar="N", help="of all random numbers [%(default)s]"
+        )
+        command.add_argument(
+            "--contestants",
+            nargs="+",
+            choices=names,
+            default=names,
+            metavar="NAME",
+            help=f"only these take part, of {', '.join(names)} [all]",
+        )
+        command.add_argument(
+            "--memory",
+            action=argparse.BooleanOptionalAction,
+            default=not quick,
+            help="measure peak memory [yes; with --quick no]",
+        )
+        command.add_argument(
+            "-o",
+            "--output",
+            type=Path,
+            default=Path(f"benchmark-{benchmark}.json"),
+            metavar="FILE",
+            help="JSON [%(default)s]",
+        )
+        command.add_argument(
+            "--quick",
+            action="store_true",
+            help="small sizes, which take seconds and show what is measured",
         )
     return parser
+
+
+def _add_size(parser: argparse.ArgumentParser, flag: str, default: int | float, text: str) -> None:
+    """Add a flag with a number of the default's kind, at least 1."""
+    kind = type(default)
+
+    def size(text: str) -> int | float:
+        if not 1 <= kind(text) < math.inf:
+            raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
+        return kind(text)
+
+    size.__name__ = kind.__name__  # argparse says "invalid int value"
+    parser.add_argument(flag, type=size, default=default, metavar="N", help=f"{text} [%(default)s]")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

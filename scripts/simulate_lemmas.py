@@ -35,7 +35,6 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fairseq_kerbs.analysis.words import records
-from fairseq_kerbs.commands import arg
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.reallocation import POLICIES, ReallocationSettings, reset_moments
 from fairseq_kerbs.utils.files import write_json
@@ -205,13 +204,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         description="Lemmas 4.1 and 4.2 of the KerBS paper on contexts whose clusters are known: "
         "do words get as many senses as they have clusters, and does theta grow with their width?"
     )
-    arg.add(
-        parser,
-        arg.output("JSON [none]"),
-        arg.flag("--seeds", type=int, nargs="+", default=[0, 1], help="seeds [%(default)s]"),
-        arg.number("--steps", 800, "updates of each run", 1),
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="JSON [none]")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1], help="seeds [%(default)s]")
+    parser.add_argument(
+        "--steps", type=int, default=800, metavar="N", help="updates of each run [%(default)s]"
     )
     args = parser.parse_args(argv)
+    if args.steps < 1:
+        parser.error(f"--steps must be at least 1, not {args.steps}")
     training = Training(steps=args.steps)
     senses = [
         {"lemma": "4.1", "policy": policy, "seed": seed} | learn_senses(policy, training, seed=seed)

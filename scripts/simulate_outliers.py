@@ -39,7 +39,6 @@ import torch.nn.functional as F
 from pandas import DataFrame
 from torch import Tensor
 
-from fairseq_kerbs.commands import arg
 from fairseq_kerbs.kernels import KerbsKernel, apply_kernel
 from fairseq_kerbs.utils.files import write_json
 from scripts.simulate_lemmas import spread_directions
@@ -274,20 +273,25 @@ def main(argv: Sequence[str] | None = None) -> None:
         description="Section 4.1.2 of the KerBS paper: what a share of outliers does to the sigma "
         "of a Gaussian, and to the theta of the kernel, fitted to the same contexts."
     )
-    arg.add(
-        parser,
-        arg.output("JSON [none]"),
-        arg.flag("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds [%(default)s]"),
-        arg.number("--contexts", 300, "contexts of each word", 100),
-        arg.flag(
-            "--dims",
-            type=arg.at_least(int, SUBSPACE),
-            nargs="+",
-            default=list(DIMS),
-            help="dimensions d of contexts [%(default)s]",
-        ),
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="JSON [none]")
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds [%(default)s]"
+    )
+    parser.add_argument(
+        "--contexts", type=int, default=300, metavar="N", help="contexts of each word [%(default)s]"
+    )
+    parser.add_argument(
+        "--dims",
+        type=int,
+        nargs="+",
+        default=list(DIMS),
+        help="dimensions d of contexts [%(default)s]",
     )
     args = parser.parse_args(argv)
+    if min(args.dims) < SUBSPACE:
+        parser.error(f"--dims must be at least {SUBSPACE}, not {min(args.dims)}")
+    if args.contexts < 100:
+        parser.error(f"--contexts must be at least 100, not {args.contexts}")
     rows = simulate(args.dims, args.seeds, args.contexts)
     print(f"Section 4.1.2: sigma and theta with outliers\n\n{summary(rows)}\n\n{LEGEND}", end="")
     if args.output is not None:

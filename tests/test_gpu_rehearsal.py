@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 
 from fairseq_kerbs.analysis.occurrences import read_text
 from fairseq_kerbs.checkpoints import contexts
-from fairseq_kerbs.commands import self_check
+from fairseq_kerbs.cli import self_check
 from fairseq_kerbs.kernels import KERNELS
 from fairseq_kerbs.likelihood.chunks import chunk_size
 from fairseq_kerbs.likelihood.mixture import Mixture, _chunks

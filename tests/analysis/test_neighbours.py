@@ -141,7 +141,7 @@ def test_clusters_of_given_words() -> None:
     [
         ("--word xyzzy", "--word: xyzzy: not in the dictionary"),
         ("--compare nowhere.pt", "there is no checkpoint nowhere.pt"),
-        ("--similarity angle", "invalid choice: 'angle'"),
+        ("--similarity angle", "invalid value for '--similarity': 'angle' is not one of"),
         ("--least 999999", "--least 999999: fewer than two words"),
     ],
 )

@@ -33,7 +33,6 @@ from fairseq_kerbs.analysis.report import (
     report_as_text,
 )
 from fairseq_kerbs.checkpoints import load_layer, load_model_and_task
-from fairseq_kerbs.commands import reading
 from fairseq_kerbs.kernels import kerbs_kernel
 from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer, SoftmaxOutputLayer
 from fairseq_kerbs.training.sense_updates import summarize
@@ -193,11 +192,6 @@ def test_comparison_with_gold_senses(trained: Trained, tmp_path: Path, reported:
     shutil.copytree(trained.data, tmp_path / "bin", ignore=shutil.ignore_patterns("train.*"))
     flags = [tmp_path / "bin", "--train-data", trained.data, "--gold", text / "test.senses.tsv"]
     assert reported(*command, *flags)[1]["lines_read"] == 250
-
-
-def test_no_control_character_of_a_word_reaches_the_terminal(capsys: Capsys) -> None:
-    reading.show("bank\x1b[2J\x9b\r\u202eü\u200c ▲\nspring")
-    assert capsys.readouterr().out == "bank\ufffd[2J\ufffd\ufffd\ufffdü\u200c ▲\nspring\n"
 
 
 SYMBOLS = [

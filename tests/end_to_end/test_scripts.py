@@ -1,4 +1,4 @@
-"""scripts/quickstart.sh with stand-ins for all that it starts, and the wheel away from here."""
+"""The scripts around the commands, with stand-ins for all that they start, and the wheel."""
 
 import shutil
 import sys
@@ -7,6 +7,7 @@ from zipfile import ZipFile
 
 import pytest
 
+from fairseq_kerbs.cli.commands import root
 from fairseq_kerbs.configurations import CONFIGS
 from tests.helpers.commands import ROOT, run_program
 
@@ -65,6 +66,29 @@ def test_quickstart_shows_what_matters_and_logs_all(tmp_path: Path) -> None:
 
     (link := tmp_path / "elsewhere").symlink_to("a checkout/scripts/generate.sh")
     assert "BLEU|nrefs:1 = 94.74\n" in run_program("bash", link, cwd=Path("/"))
+
+
+def test_scripts_are_commands() -> None:
+    paths = [path for path in (ROOT / "scripts").glob("*.sh") if "\nkerbs " in path.read_text()]
+    for path in paths:
+        command = path.stem.replace("_", "-").replace("prepare-parallel", "prepare")
+        assert path.read_text().endswith(f'\nkerbs {command} "$@"\n')
+        assert command in root.commands
+    assert len(paths) == 10
+
+
+def test_scripts_without_fairseq_say_what_to_run(tmp_path: Path) -> None:
+    """A copy of the scripts without .venv, under a Python without fairseq."""
+    scripts = shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for tool in ("bash", "basename", "dirname", "readlink", "sed"):
+        (tools / tool).symlink_to(f"/usr/bin/{tool}")
+    python = tools / "python3"
+    python.write_text(f'#!/bin/sh\nexec {sys.base_prefix}/bin/python3 -S "$@"\n')
+    python.chmod(0o755)
+    said = run_program(scripts / "train.sh", "x", cwd=tmp_path, status=1, PATH=str(tools))
+    assert said == f"train.sh: no fairseq found; run {tmp_path}/scripts/install.sh first\n"
 
 
 @pytest.mark.slow

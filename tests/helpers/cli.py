@@ -1,8 +1,10 @@
 """Commands of ours run in this process, and short names of pytest's types for signatures."""
 
+import click
 import pytest
 
 from fairseq_kerbs.cli import main
+from fairseq_kerbs.cli.commands import root
 
 Capsys = pytest.CaptureFixture[str]
 Folders = pytest.TempPathFactory
@@ -16,3 +18,15 @@ def kerbs(capsys: Capsys, *command: object, status: int = 0) -> str:
     ended, printed = main([str(part) for part in command]), capsys.readouterr()
     assert ended == status, printed
     return printed.err if status == 2 else printed.out
+
+
+def parsed(*words: str) -> click.Context:
+    """What a command line means, without running it: the command and its parameters."""
+    context = click.Context(root, info_name="fairseq-kerbs", **root.context_settings)
+    names = list(words)
+    name = names.pop(0)
+    command = root.commands[name]
+    while isinstance(command, click.Group):
+        name = names.pop(0)
+        command = command.commands[name]
+    return command.make_context(name, names, context)

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from fairseq import options
 
-from fairseq_kerbs.cli import build_parser
 from fairseq_kerbs.configurations import load_experiment
 from fairseq_kerbs.kernels import KERNELS, build_kernel
 from fairseq_kerbs.models import PRESETS
 from fairseq_kerbs.models.config import KerbsConfig
 from fairseq_kerbs.utils.errors import UserError
 from scripts.tables.descriptions import NAMES, OTHERS, load_table, select_runs
+from tests.helpers.cli import parsed
 from tests.helpers.tables import OWN, runs_of
 
 for package in ("pandas", "jsonschema", "snakemake"):
@@ -104,8 +104,10 @@ def test_grid_of_language_models_has_every_size_once_with_a_softmax() -> None:
 def test_commands_are_ones_that_the_parsers_take(tmp_path: Path) -> None:
     for run in runs_of("1", scale="full"):
         program, *words = shlex.split(run.preparation(tmp_path).partition(" && ")[0])
-        args, extra = build_parser().parse_known_args(words)
-        assert (program, extra, str(args.dest)) == ("fairseq-kerbs", [], run.prepared)
+        given = parsed(*words)
+        assert program == "fairseq-kerbs"
+        assert given.args == []
+        assert str(given.params["dest"]) == run.prepared
         assert run.data["missing"]
     run = next(run for run in runs_of("1") if run.metric == "perplexity")
     words = ["data", "--path", "model.pt", *shlex.split(run.evaluation)]

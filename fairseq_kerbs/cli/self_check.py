@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest import mock
 
-from fairseq_kerbs.commands import arg, command
+import click
+
+from fairseq_kerbs.cli.parameters import Command, examples
 from fairseq_kerbs.utils.processes import find_program, run_program
 
 
@@ -51,9 +52,10 @@ TRAINING: dict[str, Any] = {  # what is otherwise than in configs/toy.yaml
 PRECISIONS = ("--fp16", "--bf16", "--amp", "--memory-efficient-fp16")
 
 
-@command("self-check", arg.switch("--quick", "skip the time measurements"))
-def self_check(args: argparse.Namespace) -> int:
-    """test computation, training and resuming on this machine
+@click.command("self-check", cls=Command, epilog=examples("self-check --quick"))
+@click.option("--quick", is_flag=True, help="skip the time measurements")
+def self_check(quick: bool) -> int:
+    """Test computation, training and resuming on this machine.
 
     Compares losses and gradients with float64, measures times, and trains 20 updates with and
     without an interruption, on the first GPU if there is one. Prints a table for bug reports. The
@@ -61,15 +63,16 @@ def self_check(args: argparse.Namespace) -> int:
     """
     import torch
 
-    from fairseq_kerbs.benchmarks.comparison import quiet
+    from fairseq_kerbs.benchmarks import comparison
 
-    quiet()
+    comparison.quiet()
     # all is tiny: on a busy machine threads would wait for each other most of the time
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
-    wrong, device = 0, "cuda" if torch.cuda.is_available() else "cpu"
+    wrong = 0
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     with tempfile.TemporaryDirectory(prefix="fairseq-kerbs-") as folder:
-        for what, find in _lines(device, args.quick, Path(folder)):
+        for what, find in _lines(device, quick, Path(folder)):
             try:
                 outcome = find()
             except Exception as error:  # the next line may say more of a card
@@ -147,7 +150,7 @@ def _likelihood(size: dict[str, Any], compiled: bool) -> Outcome:
     if compiled and (os.environ.get(compilation.SWITCH) == "0" or not _compiler()):
         return Outcome(f"left out: {compilation.SWITCH} is 0, or no compiler")
     inputs = likelihood.make_inputs(**size)
-    with mock.patch.dict(os.environ, {compilation.SWITCH: str(int(compiled))}):
+    with _environment(compilation.SWITCH, str(int(compiled))):
         if compiled and not compilation.worthwhile(len(inputs.w)):
             return Outcome("left out: old torch, or it failed above")
         if compiled:  # otherwise torch stops compiling after eight shapes and dtypes
@@ -157,6 +160,19 @@ def _likelihood(size: dict[str, Any], compiled: bool) -> Outcome:
             return Outcome("torch.compile failed", "no error", False)
     limit = likelihood.LIMITS[size["dtype"]]
     return Outcome(f"{error:.1e} of {name}", f"<= {limit:.1e}", error <= limit)
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable within the context."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
 
 
 def _time(benchmark: str, inputs: dict[str, Any]) -> Outcome:

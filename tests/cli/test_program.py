@@ -1,28 +1,34 @@
-"""Wrong input to every command: status 2, one sentence with the flag or file, nothing written."""
+"""Exit status and output of the program: wrong input, signals, pipes and missing packages.
 
-import argparse
+The table is of wrong input to every command: status 2, one sentence with the flag or file, nothing
+written.
+"""
+
 import importlib
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
+from fairseq_kerbs import __version__
 from fairseq_kerbs.checkpoints import read_checkpoint
-from fairseq_kerbs.cli import build_parser, main
+from fairseq_kerbs.cli import main
+from fairseq_kerbs.cli.commands import root
+from fairseq_kerbs.utils.files import atomic_write
+from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 from tests.helpers import tiny_checkpoint
-from tests.helpers.cli import Capsys
-from tests.helpers.commands import ROOT
-
-(_COMMANDS,) = (a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
-SUBCOMMANDS = tuple(_COMMANDS.choices)
+from tests.helpers.cli import Capsys, Patch
+from tests.helpers.commands import ROOT, run_program
 
 FILES = {
     "two": b"one two\nthree .\n",
@@ -87,7 +93,9 @@ MISUSES = [
     (f"train {{work}}/good.yaml {SAVE} --preset paper", "the paper's setting is the default"),
     (f"train {{work}}/good.yaml {SAVE} --sense-init shared", "follow from --reallocation: leave"),
     (f"train {{work}}/good.yaml {SAVE} --new-sense split", "keeps its embedding, as in Algorithm"),
+    (f"train {{work}}/good.yaml {SAVE} --preset", "error: --preset is gone"),
     ("train {work}/good.yaml {work}/bin:{out}/no {out}/save", "no does not exist"),
+    ("train {work}/good.yaml {work}/bin --lr 1", "missing argument 'SAVE_DIR'"),
     (f"train {{work}}/late.yaml {SAVE}", "at must be between 0 and 1"),
     (f"train {{work}}/half.yaml {SAVE}", "placement must have two numbers"),
     (f"train {{work}}/number.yaml {SAVE}", "placement must have two numbers"),
@@ -112,12 +120,13 @@ MISUSES = [
     (f"print-senses {MODEL} {{work}}/two --data {{work}}/bin", "two has no hypotheses"),
     ("architectures --sizes", "--sizes"),
     ("self-check --slow", "--slow"),
-    ("user-dir {work}", "unrecognized arguments"),
+    ("user-dir {work}", "got unexpected extra argument"),
     ("plot kernels -o {out}/figure.jpg", "figure.jpg"),
     ("detokenize {work}/bad.de --lang en", "bad.de, line 2"),
     ("score --hypotheses {work}/two --reference {work}/one", "two has 2 lines"),
     ("score --hypotheses {work}/two --reference {work}/two --tokenize xx", "--tokenize xx"),
     ("score --hypotheses {work}/two {work}/two --reference {work}/two", "--hypotheses"),
+    ("score --hypotheses {work}/two --reference {work}/two --lowercase --both-cases", "not go"),
     (f"{EXAMPLES} --choose best", "needs --reference"),
     (f"{EXAMPLES} --system c={{work}}/one", "has 1"),
     (f"{EXAMPLES} --reference {{work}}/one", "--source has 2 lines but --reference has 1"),
@@ -167,9 +176,15 @@ MISUSES = [
         "--label has 1 titles for 2 sets",
     ),
     (f"plot frequency {MODEL} --dict {{work}}/uncounted -o {{out}}/f.png", "no counts of words"),
+    ("geometry x.pt", "error: geometry is gone: plot contexts"),
+    (f"plot theat {MODEL}", "plot: error: no such command 'theat'; choose one of contexts, theta,"),
+    (f"senses {MODEL} --data {{work}}/bin --dict {{work}}/two", "--dict does not go with --data"),
+    (f"senses {MODEL} --dict {{work}}/two --data {{work}}/bin", "--data does not go with --dict"),
+    (f"senses {MODEL} --json --csv {{out}}/csv", "senses: error: option '--json' requires"),
     (f"neighbours {MODEL} --data {{work}}/text", "--data"),
     (f"neighbours {MODEL} --least 99999", "--least"),
     (f"convert {MODEL} -o {{out}}/k.pt", "is a KerBS model already"),
+    (f"convert {MODEL}", "convert: error: missing option '-o' / '--output'"),
     (f"convert {MODEL} -o {{out}}/k.pt --total-senses nan", "--total-senses"),
     (f"convert {MODEL} -o {{out}}/k.pt --contexts 20", "--contexts"),
     (f"{CONVERT} --split nothing", "error: --split: Dataset not found"),
@@ -178,7 +193,7 @@ MISUSES = [
     (f"{CONVERT} --split empty", "--split empty: it has no words"),
     (f"{CONVERT} --split test", "--split test: no word occurs 40 times"),
     (f"{CONVERT} --memory 1e-9", "--memory 1e-09: 1e-09 GB are not enough"),
-    (f"{CONVERT} --gap 0", "--gap: must be"),
+    (f"{CONVERT} --gap 0", "'--gap': 0.0 is not in the range x>=0.001"),
     (f"{CONVERT} --total-senses 9", "--total-senses is 9.0, more than --max-senses"),
     ("fairseq-train --sense-decay=-1e-5", "--sense-decay"),
     ("fairseq-train --store-ema", "--store-ema"),
@@ -252,7 +267,8 @@ def test_misuse(command: str, named: str, work: Path, out: Path, capsys: Capsys)
     before = files_below(work)
     capsys.readouterr()
     status, sentence = run(command, work, out)
-    (line,) = [one for one in (capsys.readouterr().err + sentence).splitlines() if "error: " in one]
+    printed = capsys.readouterr().err + sentence
+    (line,) = [line for line in printed.splitlines() if "error: " in line]
     assert status == 2
     assert named in line
     # steps of a preparation that were finished stay; data are not there
@@ -263,7 +279,7 @@ def test_misuse(command: str, named: str, work: Path, out: Path, capsys: Capsys)
 
 
 def test_the_table_is_about_every_command() -> None:
-    assert {command.split()[0] for command, _ in MISUSES} >= {*SUBCOMMANDS}
+    assert {command.split()[0] for command, _ in MISUSES} >= {*root.commands}
 
 
 def _run_into(stdout: int, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -298,3 +314,56 @@ def test_a_reader_that_goes_away_is_no_error(out: Path) -> None:
         os.close(writer)
     # what a shell says of a program that SIGPIPE ended
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_terminated_command_leaves_nothing(tmp_path: Path, monkeypatch: Patch) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    def terminated(argv: list[str]) -> int:
+        with atomic_write(tmp_path / "file"):
+            signal.raise_signal(signal.SIGTERM)
+        return 0
+
+    monkeypatch.setattr("fairseq_kerbs.cli.commands.run", terminated)
+    try:
+        with pytest.raises(SystemExit, match="143"):
+            main([])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupted_command(monkeypatch: Patch, capsys: Capsys) -> None:
+    interrupted = mock.Mock(side_effect=KeyboardInterrupt)
+    monkeypatch.setattr("fairseq_kerbs.data.toy.write_toy_corpus", interrupted)
+    assert main(["toy", "folder"]) == 130
+    assert interrupted.called
+    assert capsys.readouterr().err == "fairseq-kerbs: interrupted; run the same command again\n"
+
+
+def test_packages_are_imported_where_they_are_needed(tmp_path: Path) -> None:
+    """One that is missing there is told in one sentence."""
+    start = "import sys; from fairseq_kerbs.cli import main; "
+    told = f"{start}main(sys.argv[1:]); assert not {{'fairseq', 'torch'}} & sys.modules.keys()"
+    shown = run_program(sys.executable, "-c", told, "user-dir", cwd=tmp_path)
+    assert shown == f"{PLUGIN_FOLDER}\n"
+    shown = run_program(sys.executable, "-m", "fairseq_kerbs.cli", "--version", cwd=tmp_path)
+    assert shown == f"fairseq-kerbs {__version__}\n"
+    arguments = ("train", "toy", "data", "save", "--dry-run")
+    for package in ("yaml", "click"):
+        told = f"import sys; sys.modules[{package!r}] = None; {start}sys.exit(main(sys.argv[1:]))"
+        shown = run_program(sys.executable, "-c", told, *arguments, cwd=tmp_path, status=2)
+        install = "run pip install 'fairseq_kerbs[fairseq,analysis,tables]'"
+        assert shown == f"fairseq-kerbs: error: {package} is not installed; {install}\n"
+    # generated text and conversions need fairseq alone
+    code = "import sys; sys.modules.update(dict.fromkeys(('pandas', 'sklearn', 'scipy'))); "
+    code += "import fairseq_kerbs.analysis.printed_senses, fairseq_kerbs.checkpoints.conversion"
+    run_program(sys.executable, "-c", code, cwd=tmp_path)
+
+
+def test_fairseq_reads_the_plugin_without_click(tmp_path: Path) -> None:
+    """Its own programs need nothing of the command line."""
+    code = "import sys; sys.modules['click'] = None; "
+    code += "import fairseq_kerbs.criterions, fairseq_kerbs.models, fairseq_kerbs.training.guards; "
+    code += "assert not [name for name in sys.modules if name.startswith('fairseq_kerbs.cli')]"
+    run_program(sys.executable, "-c", code, cwd=tmp_path)

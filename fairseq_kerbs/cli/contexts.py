@@ -5,9 +5,9 @@ This module is imported when the command runs, as it needs pandas and matplotlib
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,60 +18,97 @@ from fairseq_kerbs.analysis.names import NO_NAME
 from fairseq_kerbs.analysis.projection import Projection
 from fairseq_kerbs.analysis.words import csv_of, sense_numbers, sense_of, word_numbers
 from fairseq_kerbs.checkpoints.contexts import contexts_of
-from fairseq_kerbs.commands import reading
+from fairseq_kerbs.cli.models import Trained, read_names
 from fairseq_kerbs.utils.errors import UserError
 
 
-def contexts_by_sense(args: argparse.Namespace) -> Any:
-    """Figure of the contexts of a word in a checkpoint."""
-    words = [word for panel in args.word for word in panel]
-    if len(words) > 1:
-        raise UserError(
-            f"--word: {', '.join(words)}: the contexts of a trained model are drawn for one word "
-            "at a time; give one"
-        )
-    split = args.split or "train"
-    layer, dictionary, model, task = trained = reading.read_model(args)
-    (word,) = word_numbers(dictionary, words)
-    found = contexts_of(model, task, split, [word], args.most)
-    vectors = found.get(word, torch.empty(0))
+class Drawn(NamedTuple):
+    """A figure, and its points as ``--json`` and ``--csv`` write them."""
+
+    figure: Any
+    result: dict[str, Any]
+    csv: str
+    text: str = ""  # for the terminal
+
+
+def contexts_by_sense(
+    trained: Trained, data: Path, split: str, word: str, most: int, plane: str | None
+) -> Drawn:
+    """Draw the contexts of a word in a checkpoint.
+
+    Args:
+        trained: the checkpoint with its data.
+        data: folder of the data.
+        split: split with the contexts.
+        word: entry of the dictionary.
+        most: maximum number of contexts.
+        plane: ``pca``, else linear discriminants.
+    """
+    layer = trained.layer
+    (number,) = word_numbers(trained.dictionary, [word])
+    found = contexts_of(trained.model, trained.task, split, [number], most)
+    vectors = found.get(number, torch.empty(0))
     if len(vectors) < 2:
         raise UserError(
-            f"--word: {words[0]} occurs {len(vectors)} times in split {split}, but at least 2 "
-            "contexts are needed; name a more frequent word or another --split"
+            f"--word: {word} occurs {len(vectors)} times in split {split}, but at least 2 contexts "
+            "are needed; name a more frequent word or another --split"
         )
-    senses, of_context = sense_numbers(layer, word), sense_of(layer, word, vectors).numpy()
+    senses = sense_numbers(layer, number)
+    of_context = sense_of(layer, number, vectors).numpy()
     points = vectors.double().numpy()
-    if args.projection == "pca" or len({*of_context}) < 2:
+    if plane == "pca" or len({*of_context}) < 2:
         weight = layer.as_contexts(layer.weight[senses].detach().double())
-        plane = projection.project(points, weight.numpy())
+        projected = projection.project(points, weight.numpy())
     else:
-        plane = projection.discriminate(points, of_context, len(senses))
-    table = DataFrame(plane.contexts, columns=["x", "y"])
+        projected = projection.discriminate(points, of_context, len(senses))
+    table = DataFrame(projected.contexts, columns=["x", "y"])
     table.insert(0, "sense", of_context + 1)
-    table.insert(0, "word", words[0])
-    result = {"axes": plane.axes, "points": table.to_dict("records")}
-    names_split = "train" if any(args.data.glob("train*.idx")) else split
-    by_row = reading.read_names(trained, names_split).names(word)
+    table.insert(0, "word", word)
+    result = {"axes": projected.axes, "points": table.to_dict("records")}
+    names_split = "train" if any(data.glob("train*.idx")) else split
+    by_row = read_names(trained, names_split).names(number)
     names = [by_row.get(row, NO_NAME) for row in senses]
     legend = ["\n".join(filter(None, (name.translates, name.beside))) for name in names]
-    reading.write_files(args, result, csv_of(table))
-    return plots.plot_contexts(words[0], plane, of_context, legend)
+    return Drawn(plots.plot_contexts(word, projected, of_context, legend), result, csv_of(table))
 
 
-def contexts_of_words(args: argparse.Namespace) -> Any:
-    """Figure of the contexts of words in a model of Hugging Face."""
-    panels = _panels_of_words(args)
+def contexts_of_words(
+    folder: Path,
+    text: Path,
+    sets: Sequence[Sequence[str]],
+    most: int,
+    plane: str | None,
+    seed: int,
+) -> Drawn:
+    """Draw the contexts of words in a model of Hugging Face, and measure their variance.
+
+    Args:
+        folder: folder of the model.
+        text: text with one sentence per line.
+        sets: words of each panel.
+        most: maximum number of contexts of a word.
+        plane: what ``--projection`` names.
+        seed: of the random choice of contexts.
+    """
+    panels = [list(dict.fromkeys(words)) for words in sets]
     words = list(dict.fromkeys(word for panel in panels for word in panel))
-    model = hugging_face.load_language_model(args.checkpoint)
-    seed = 1 if args.seed is None else args.seed
-    found = hugging_face.find_occurrences(model, args.text, words, args.most, seed)
+    if plane == "discriminants":
+        raise UserError(f"--projection discriminants needs senses, and {folder} has none; use pca")
+    most_words = len(plots.WORD_COLORS)
+    if len(words) > most_words:
+        raise UserError(
+            f"--word: {len(words)} words, but the figure has colors for {most_words}; give fewer"
+        )
+    if not text.exists():
+        raise UserError(f"--text: {text}: no such file")
+    model = hugging_face.load_language_model(folder)
+    found = hugging_face.find_occurrences(model, text, words, most, seed)
     few = {word: found[word].readable for word in words if found[word].readable < 2}
     if few:
         counts = ", ".join(f"{word} ({times})" for word, times in few.items())
         raise UserError(
-            f"--word: too few contexts in {args.text}: {counts}, but at least 2 are needed; name "
-            "more frequent words or another --text"
+            f"--word: too few contexts in {text}: {counts}, but at least 2 are needed; name more "
+            "frequent words or another --text"
         )
     vectors = {
         word: hugging_face.context_vectors(model, found[word].kept).double().numpy()
@@ -94,29 +131,10 @@ def contexts_of_words(args: argparse.Namespace) -> Any:
     points = _table_of_points(panels, planes, lines)
     axes = [plane.axes for plane in planes]
     result = {"words": measured, "axes": axes, "points": points.to_dict("records")}
-    reading.write_files(args, result, csv_of(points))
-    reading.show(_measured_as_text(measured, model.longest))
     labels = {word: f"{word} ({len(lines[word])})" for word in words}
     word_of = [list(table["word"]) for _, table in points.groupby("panel")]
-    return plots.plot_word_contexts(labels, planes, word_of)
-
-
-def _panels_of_words(args: argparse.Namespace) -> list[list[str]]:
-    """Different words of each panel, if the flags can be used with a folder."""
-    panels = [list(dict.fromkeys(words)) for words in args.word]
-    if args.projection == "discriminants":
-        raise UserError(
-            f"--projection discriminants needs senses, and {args.checkpoint} has none; use pca"
-        )
-    words = {word for panel in panels for word in panel}
-    most_words = len(plots.WORD_COLORS)
-    if len(words) > most_words:
-        raise UserError(
-            f"--word: {len(words)} words, but the figure has colors for {most_words}; give fewer"
-        )
-    if not args.text.exists():
-        raise UserError(f"--text: {args.text}: no such file")
-    return panels
+    figure = plots.plot_word_contexts(labels, planes, word_of)
+    return Drawn(figure, result, csv_of(points), _measured_as_text(measured, model.longest))
 
 
 def _table_of_points(

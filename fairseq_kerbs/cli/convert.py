@@ -1,0 +1,140 @@
+"""``fairseq-kerbs convert``: give a trained softmax model senses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fairseq_kerbs.cli.output import say_written
+from fairseq_kerbs.cli.parameters import (
+    FILE,
+    Command,
+    Number,
+    checkpoint_argument,
+    examples,
+    trust_option,
+)
+from fairseq_kerbs.utils.errors import UserError
+
+
+@click.command(
+    "convert",
+    cls=Command,
+    epilog=examples("convert softmax.pt -o kerbs.pt --total-senses 1.5 --data data/bin"),
+)
+@checkpoint_argument
+@click.option("-o", "--output", type=FILE, metavar="OUT", required=True, help="output checkpoint")
+@click.option(
+    "--data",
+    type=FILE,
+    metavar="BIN",
+    help="folder of binarized data, whose contexts are clustered [none: one sense per word]",
+)
+@click.option(
+    "--max-senses",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=4,
+    help="maximum number of senses of a word",
+)
+@click.option(
+    "--extra-senses",
+    type=click.Choice(["clusters"]),
+    help="with --data: placement of senses beyond one per word: on the clusters of each word's "
+    "contexts [clusters]",
+)
+@click.option(
+    "--total-senses",
+    type=Number(min=1),
+    metavar="F",
+    help="with --data: maximum number of senses, in units of the vocabulary size [1.5]",
+)
+@click.option(
+    "--split", metavar="SPLIT", default="train", help="with --data: its split for contexts"
+)
+@click.option(
+    "--contexts",
+    type=click.IntRange(min=40),
+    metavar="N",
+    default=600,
+    help="with --data: maximum number of sampled contexts of a word",
+)
+@click.option(
+    "--gap",
+    type=Number(min=0.001),
+    metavar="NATS",
+    default=1.0,
+    help="with --data: maximum preference of a sense for its cluster. A larger value separates "
+    "senses more and changes predictions more",
+)
+@click.option(
+    "--memory",
+    type=Number(min=1e-9),
+    metavar="GB",
+    default=2.0,
+    help="with --data: maximum memory for contexts",
+)
+@click.option(
+    "--valid-split",
+    metavar="SPLIT",
+    default="valid",
+    help="with --data: its split for the loss before and after",
+)
+@trust_option
+def convert(
+    checkpoint: Path,
+    output: Path,
+    data: Path | None,
+    max_senses: int,
+    extra_senses: str | None,
+    total_senses: float | None,
+    split: str,
+    contexts: int,
+    gap: float,
+    memory: float,
+    valid_split: str,
+    trust_checkpoint: bool,
+) -> None:
+    """Give a trained softmax model senses.
+
+    Convert a transformer, transformer_lm, lstm or lstm_lm of fairseq, or a model of fairseq_kerbs
+    with --output-layer softmax, into a KerBS model. Its predictions are the same, or nearly the
+    same with several senses per word. For further training use fairseq-train --finetune-from-model.
+    """
+    from fairseq_kerbs.checkpoints.conversion import (
+        ConversionSettings,
+        PlacementOnData,
+        convert_checkpoint,
+    )
+    from fairseq_kerbs.configurations import flag_arguments
+    from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, quoted
+
+    if output.resolve() == checkpoint.resolve():
+        raise UserError(f"-o {output} is the checkpoint itself; name another file")
+    if data is None:
+        for flag, value in (("--total-senses", total_senses), ("--extra-senses", extra_senses)):
+            if value is not None:
+                raise UserError(f"{flag} is about senses on clusters of contexts: give --data BIN")
+    total = total_senses or min(1.5, max_senses)
+    if total > max_senses:
+        raise UserError(
+            f"--total-senses is {total}, more than --max-senses {max_senses}; change one of them"
+        )
+    placement = None
+    if data is not None:
+        placement = PlacementOnData(
+            total_senses=total,
+            split=split,
+            valid_split=valid_split,
+            contexts=contexts,
+            gap=gap,
+            memory=memory,
+        )
+    settings = ConversionSettings(max_senses, data, placement, trust_checkpoint)
+    done = convert_checkpoint(checkpoint, output, settings)
+    say_written(output, f"{done.arch}, {done.words} words, {done.senses} senses")
+    command = ["fairseq-train", "DATA", "--user-dir", str(PLUGIN_FOLDER)]
+    command += flag_arguments(done.finetuning)
+    print(*done.summary, sep="\n")
+    print(f"train on with: {quoted(command)} --max-update N --save-dir SAVE_DIR")

@@ -1,0 +1,60 @@
+"""What the commands of a configuration share: their arguments, and what is passed to fairseq."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fairseq_kerbs.cli.parameters import FILE, no_flag
+
+if TYPE_CHECKING:
+    from fairseq_kerbs.configurations import Experiment
+
+GONE = {
+    "--preset": "the paper's setting is the default of every architecture: leave it out",
+    "--sense-init": "initial senses follow from --reallocation: leave it out",
+    "--new-sense": "a moved sense keeps its embedding, as in Algorithm 1: leave it out",
+}
+"""Flags of ``train`` in former revisions, and what does their work now."""
+
+
+def _check_save_dir(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """Refuse a folder name with characters that fairseq interprets."""
+    if ":" in value or "${" in value:
+        raise click.BadParameter(f"{value} has ':' or '${{', which fairseq interprets")
+    return str(no_flag(ctx, param, value))
+
+
+def _refuse_gone(
+    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Refuse flags of former revisions, which fairseq does not know either."""
+    for word in value:
+        flag = word.partition("=")[0]
+        if flag in GONE:
+            ctx.fail(f"{flag} is gone: {GONE[flag]}")
+    return value
+
+
+config_argument = click.argument("config", type=FILE, callback=no_flag)
+data_argument = click.argument("data", callback=no_flag)
+save_dir_argument = click.argument("save_dir", callback=_check_save_dir)
+passed_on_argument = click.argument(
+    "passed_on",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    metavar="[FLAGS OF FAIRSEQ]...",
+    callback=_refuse_gone,
+)
+dry_run_option = click.option("--dry-run", is_flag=True, help="only print the command")
+
+
+def load_experiment(config: Path, data: str) -> Experiment:
+    """Read a configuration, for data that are there."""
+    from fairseq_kerbs import configurations
+
+    experiment = configurations.load_experiment(configurations.find_configuration(config))
+    configurations.check_data(data)
+    return experiment

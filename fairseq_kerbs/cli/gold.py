@@ -1,0 +1,258 @@
+"""``fairseq-kerbs gold-…``: files of gold senses, which ``senses --gold`` compares with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fairseq_kerbs.cli.output import write_output
+from fairseq_kerbs.cli.parameters import FILE, Command, Number, examples
+from fairseq_kerbs.utils.errors import UserError
+
+Rows = Sequence[tuple[int, int, str, str]]
+"""Line, occurrence, word and sense."""
+
+TEXT = "tokenized text of the split, such as clean/train.en or tok/test.en of 'prepare'"
+
+text_option = click.option("--text", type=FILE, metavar="FILE", required=True, help=TEXT)
+sentences_option = click.option(
+    "--text", type=FILE, metavar="TEXT", required=True, help="output file of sentences"
+)
+gold_option = click.option(
+    "-o", "--output", type=FILE, metavar="GOLD.tsv", required=True, help="output file"
+)
+
+
+def stemmer_option(flag: str) -> Callable[[Any], Any]:
+    """``--stemmer`` for the text that another flag names."""
+    text = f"Snowball stemmer for {flag}, such as czech, or none [by the suffix]"
+    return click.option("--stemmer", metavar="LANGUAGE", help=text)
+
+
+def least_count_option(default: int) -> Callable[[Any], Any]:
+    """``--least-count``, below which a word is left out."""
+    return click.option(
+        "--least-count",
+        type=click.IntRange(min=0),
+        metavar="N",
+        default=default,
+        help="minimum labelled occurrences of a word",
+    )
+
+
+def least_share_option(default: float) -> Callable[[Any], Any]:
+    """``--least-share``, below which a sense is left out."""
+    return click.option(
+        "--least-share",
+        type=Number(min=0),
+        metavar="F",
+        default=default,
+        help="minimum share of a sense in these occurrences",
+    )
+
+
+@click.command(
+    "gold-mlt",
+    cls=Command,
+    epilog=examples("gold-mlt mlt.txt --text clean/train.en --source clean/train.de -o gold.tsv"),
+)
+@click.argument("path", type=FILE, metavar="LIST")
+@text_option
+@click.option(
+    "--source",
+    type=FILE,
+    metavar="FILE",
+    required=True,
+    help="its tokenized source, such as tok/test.de",
+)
+@stemmer_option("--source")
+@least_count_option(1)
+@least_share_option(0.0)
+@gold_option
+def gold_mlt(
+    path: Path,
+    text: Path,
+    source: Path,
+    stemmer: str | None,
+    least_count: int,
+    least_share: float,
+    output: Path,
+) -> None:
+    """Gold senses of English words by the translations in a list of MLT.
+
+    The sense of an English word is the one of its translations in LIST, of Multimodal Lexical
+    Translation such as ende_test2016.txt, whose stem is found in the source sentence.
+    """
+    from fairseq_kerbs.data.gold import gold_of_mlt
+
+    rows = gold_of_mlt(path, text, source, _stemmer_of(stemmer, "--source", source))
+    _write_senses(output, _several(rows, least_count, least_share))
+
+
+@click.command(
+    "gold-translations",
+    cls=Command,
+    epilog=examples(
+        "gold-translations --text clean/train.en --other train.cs --stemmer czech -o gold.tsv"
+    ),
+)
+@text_option
+@click.option(
+    "--other",
+    type=FILE,
+    metavar="FILE",
+    required=True,
+    help="the same lines in another language",
+)
+@stemmer_option("--other")
+@click.option(
+    "--more-text",
+    type=FILE,
+    metavar="FILE",
+    help="further lines for the alignment alone, such as the training text",
+)
+@click.option(
+    "--more-other",
+    type=FILE,
+    metavar="FILE",
+    help="the same lines in the language of --other",
+)
+@click.option(
+    "--function-words",
+    is_flag=True,
+    help="also label English function words, whose translations differ by grammar",
+)
+@least_count_option(60)
+@least_share_option(0.1)
+@gold_option
+def gold_translations(
+    text: Path,
+    other: Path,
+    stemmer: str | None,
+    more_text: Path | None,
+    more_other: Path | None,
+    function_words: bool,
+    least_count: int,
+    least_share: float,
+    output: Path,
+) -> None:
+    """Gold senses of words by the words of another language aligned with them.
+
+    The gold sense of a word is the word, or its stem, that IBM Model 1 aligns with it in another
+    language. Use a language that the model was not trained on.
+    """
+    from fairseq_kerbs.analysis.alignment import align
+    from fairseq_kerbs.analysis.names import is_function_word
+    from fairseq_kerbs.data.gold import gold_of_translations, parallel_words
+
+    stemmer = _stemmer_of(stemmer, "--other", other)
+    if (more_text is None) != (more_other is None):
+        raise UserError("--more-text and --more-other go together")
+    lines, others = parallel_words(text, other, stemmer)
+    for flag, path, words in (("--text", text, lines), ("--other", other, others)):
+        if not any(words):
+            raise UserError(f"{flag}: {path} has no words; give the tokenized text of a split")
+    more_lines: list[list[str]] = []
+    more_others: list[list[str]] = []
+    if more_text is not None and more_other is not None:
+        more_lines, more_others = parallel_words(more_text, more_other, stemmer)
+    lowered = [[word.lower() for word in line] for line in [*lines, *more_lines]]
+    alignment = align(lowered, [*others, *more_others]).tolist()
+    rows = gold_of_translations(lines, others, alignment)
+    if not function_words:
+        rows = [row for row in rows if not is_function_word(row[2])]
+    _write_senses(output, _several(rows, least_count, least_share))
+
+
+@click.command(
+    "gold-coarsewsd",
+    cls=Command,
+    epilog=examples("gold-coarsewsd CoarseWSD-20 --text text -o gold.tsv"),
+)
+@click.argument("folder", type=FILE)
+@click.option(
+    "--part", type=click.Choice(["train", "test"]), default="train", help="part of the data"
+)
+@sentences_option
+@least_count_option(1)
+@least_share_option(0.0)
+@gold_option
+def gold_coarsewsd(
+    folder: Path, part: str, text: Path, least_count: int, least_share: float, output: Path
+) -> None:
+    """Gold senses and text of CoarseWSD-20, for language models.
+
+    FOLDER is CoarseWSD-20, with a folder per word. Writes the sentences to TEXT, the senses of
+    words to GOLD.tsv. Binarize TEXT with the dictionary of the language model: fairseq-preprocess
+    --only-source --srcdict DATA/dict.txt --testpref TEXT --destdir BIN. Then: senses CHECKPOINT
+    --data BIN --gold GOLD.tsv --train-data DATA.
+    """
+    from fairseq_kerbs.data.gold import gold_of_coarsewsd
+
+    sentences, labelled = gold_of_coarsewsd(folder, part)
+    rows = _several(labelled, least_count, least_share)
+    _write_sentences(text, sentences)
+    _write_senses(output, rows)
+
+
+@click.command(
+    "gold-noad", cls=Command, epilog=examples("gold-noad noad.tsv --text text -o gold.tsv")
+)
+@click.argument("path", type=FILE, metavar="LIST")
+@sentences_option
+@least_count_option(1)
+@least_share_option(0.0)
+@gold_option
+def gold_noad(path: Path, text: Path, least_count: int, least_share: float, output: Path) -> None:
+    """Gold senses and text of words labelled by NOAD, for language models.
+
+    LIST is a file with source, tokens and labels POSITION:SENSE per line, separated by tabs. Writes
+    the sentences to TEXT, the senses of words to GOLD.tsv, to be used as those of gold-coarsewsd.
+    """
+    from fairseq_kerbs.data.gold import gold_of_noad
+
+    sentences, labelled = gold_of_noad(path)
+    rows = _several(labelled, least_count, least_share)
+    _write_sentences(text, sentences)
+    _write_senses(output, rows)
+
+
+def _stemmer_of(stemmer: str | None, flag: str, path: Path) -> str:
+    """Name of the stemmer of a text, by its suffix such as .de or .de.gz if none is given."""
+    from fairseq_kerbs.data.gold import STEMMERS
+
+    suffix = Path(path.name.removesuffix(".gz")).suffix.removeprefix(".")
+    found = stemmer or STEMMERS.get(suffix)
+    if found is None:
+        raise UserError(f"{flag}: there is no stemmer for .{suffix}; give --stemmer, or none")
+    return found
+
+
+def _several(rows: Rows, least_count: int, least_share: float) -> Rows:
+    """Rows of the words that have several senses. A UserError is raised if there are none."""
+    from fairseq_kerbs.data.gold import with_several_senses
+
+    kept = with_several_senses(rows, least_count, least_share)
+    if not kept:
+        raise UserError(
+            f"no word has two senses of --least-share {least_share:g} among --least-count "
+            f"{least_count} labels; lower these, or see that the files belong together"
+        )
+    return kept
+
+
+def _write_sentences(path: Path, sentences: Sequence[str]) -> None:
+    """Write the text of the labels, one sentence per line."""
+    text = "".join(f"{sentence}\n" for sentence in sentences)
+    write_output(path, text, f"{len(sentences)} sentences")
+
+
+def _write_senses(path: Path, rows: Rows) -> None:
+    """Write the gold senses."""
+    from fairseq_kerbs.data.gold import gold_text
+
+    words = len({word for _, _, word, _ in rows})
+    write_output(path, gold_text(rows), f"senses of {words} words, {len(rows)} occurrences")

@@ -1,0 +1,48 @@
+"""Read the model that a command is about, with its dictionary and data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from fairseq_kerbs.analysis.names import SenseNames
+
+
+class Trained(NamedTuple):
+    """A checkpoint's dictionary and output layer; with data also model and task."""
+
+    layer: Any  # None for a model of fairseq's own that was loaded with its data
+    dictionary: Any
+    model: Any = None
+    task: Any = None
+
+
+def read_model(
+    checkpoint: Path,
+    data: Path | None = None,
+    dictionary: Path | None = None,
+    *,
+    trust: bool = False,
+    any_model: bool = False,
+) -> Trained:
+    """Read a checkpoint of ours or of any fairseq model, with its data where they are given."""
+    from fairseq_kerbs.checkpoints import load_layer, load_model_and_task
+    from fairseq_kerbs.output_layers import OutputLayer
+
+    if data is None:
+        return Trained(*load_layer(checkpoint, dictionary, trust, any_model=any_model))
+    model, task = load_model_and_task(checkpoint, data, trust=trust, any_model=any_model)
+    layer = getattr(model.decoder, "output", None)
+    if not isinstance(layer, OutputLayer):
+        layer = None
+    return Trained(layer, task.target_dictionary, model, task)
+
+
+def read_names(trained: Trained, split: str) -> SenseNames:
+    """Name senses by a split."""
+    from fairseq_kerbs.analysis.names import SenseNames
+    from fairseq_kerbs.analysis.occurrences import TOKENS_FOR_NAMES, read_text
+
+    text = read_text(trained.model, trained.task, split, TOKENS_FOR_NAMES)
+    return SenseNames(text, trained.dictionary.symbols)

@@ -1,0 +1,170 @@
+"""Flags that several commands have, and what click lacks of them: several values after a flag."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+FILE = click.Path(readable=False, path_type=Path)
+"""A file or folder, read or written. Whether it can be used, the command finds out."""
+
+PASS_ON = {"ignore_unknown_options": True}
+"""``context_settings`` of a command that passes unknown flags to a program of fairseq's."""
+
+_JOINT = "\0"  # which no argument of a program can have
+
+
+class Number(click.FloatRange):
+    """A finite number in a range: click's own lets NaN through."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Convert a text, or refuse it with a sentence."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
+
+
+class Several(click.ParamType):
+    """One or more values after one flag, as ``--word bank seal``; the command is a `Command`."""
+
+    name = "several"
+
+    def __init__(self, kind: click.ParamType = click.STRING) -> None:
+        """Values of a kind."""
+        self.kind = kind
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[Any, ...]:
+        """Convert what a `Command` has joined."""
+        if isinstance(value, tuple):  # a default
+            return value
+        return tuple(self.kind.convert(part, param, ctx) for part in value.split(_JOINT))
+
+
+class Command(click.Command):
+    """A command whose flags may have `Several` values, and none that looks like a flag."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Join the values of each flag to one, as click wants it, and parse."""
+        options = {name: option for option in self.params for name in option.opts}
+        rest = list(args)
+        joined: list[str] = []
+        while rest:
+            name = rest.pop(0)
+            joined.append(name)
+            if name == "--":  # the rest are no flags
+                break
+            option = options.get(name)
+            if not isinstance(option, click.Option) or option.is_flag:
+                continue
+            values: list[str] = []
+            most = len(rest) if isinstance(option.type, Several) else 1
+            while rest and len(values) < most and not is_flag(rest[0]):
+                values.append(rest.pop(0))
+            if not values:
+                raise click.BadOptionUsage(name, f"Option '{name}' requires an argument.", ctx)
+            joined.append(_JOINT.join(values))
+        return super().parse_args(ctx, [*joined, *rest])
+
+
+class Group(click.Group):
+    """A group that answers an unknown command with the names of its own."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that the arguments begin with."""
+        if self.get_command(ctx, args[0]) is None:
+            names = ", ".join(self.commands)
+            ctx.fail(f"no such command '{args[0]}'; choose one of {names}")
+        return super().resolve_command(ctx, args)
+
+
+def is_flag(text: str) -> bool:
+    """Tell whether an argument is a flag, and not a value: a negative number is one."""
+    if not text.startswith("-") or text == "-" or " " in text:
+        return False
+    try:
+        float(text)
+    except ValueError:
+        return True
+    return False
+
+
+def no_flag(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """Refuse a flag of fairseq's in place of an argument, where unknown flags are passed on."""
+    if is_flag(str(value)):
+        raise click.MissingParameter(ctx=ctx, param=param)
+    return value
+
+
+def not_with(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """Callback of a flag that does not go with another one of the command, which has its own."""
+
+    def check(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+        (other,) = (option for option in ctx.command.params if name in option.opts)
+        if value and ctx.params.get(str(other.name)):
+            ctx.fail(f"{param.opts[0]} does not go with {name}; give one of them")
+        return value
+
+    return check
+
+
+def examples(*commands: str) -> str:
+    r"""Lines for the ``epilog`` of a command, which click does not wrap after ``\b``."""
+    return "\n".join(["\b", "Examples:", *(f"  fairseq-kerbs {command}" for command in commands)])
+
+
+checkpoint_argument = click.argument("checkpoint", type=FILE)
+
+data_option = click.option(
+    "--data", type=FILE, metavar="BIN", required=True, help="folder of binarized data"
+)
+
+data_or_none_option = click.option(
+    "--data",
+    type=FILE,
+    metavar="BIN",
+    callback=not_with("--dict"),
+    help="folder of binarized data [none]",
+)
+
+dictionary_option = click.option(
+    "--dict",
+    "dictionary",
+    type=FILE,
+    metavar="FILE",
+    callback=not_with("--data"),
+    help="dictionary of the target language, dict.*.txt [that of the training data]",
+)
+
+trust_option = click.option(
+    "--trust-checkpoint",
+    is_flag=True,
+    help="allow code in the checkpoint to run, for trusted files. Without this flag only tensors "
+    "and plain settings are loaded",
+)
+
+json_option = click.option(
+    "--json", "json_file", type=FILE, metavar="FILE", help="also write the result as JSON"
+)
+
+csv_option = click.option(
+    "--csv", "csv_file", type=FILE, metavar="FILE", help="also write the result as CSV"
+)
+
+output_option = click.option(
+    "-o", "--output", type=FILE, metavar="FILE", help="file [standard output]"
+)
+
+language_option = click.option("--lang", metavar="LANG", default="en", help="language of the text")
+
+unescape_option = click.option("--unescape", is_flag=True, help="undo XML entities")

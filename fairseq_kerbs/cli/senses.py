@@ -1,0 +1,415 @@
+"""``fairseq-kerbs senses``, ``report`` and ``print-senses``: what a model's senses stand for.
+
+At a terminal, in a browser, and beside generated text.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from fairseq_kerbs.cli.models import Trained, read_model, read_names
+from fairseq_kerbs.cli.output import show, write_files, write_output
+from fairseq_kerbs.cli.parameters import (
+    FILE,
+    Command,
+    Several,
+    checkpoint_argument,
+    csv_option,
+    data_option,
+    data_or_none_option,
+    dictionary_option,
+    examples,
+    json_option,
+    output_option,
+    trust_option,
+)
+from fairseq_kerbs.utils.errors import UserError
+
+examples_option = click.option(
+    "--examples",
+    "contexts",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=1,
+    help="number of example contexts per sense",
+)
+
+
+@click.command(
+    "senses",
+    cls=Command,
+    epilog=examples("senses runs/toy/checkpoint_best.pt --data data/bin --word bank"),
+)
+@checkpoint_argument
+@data_or_none_option
+@dictionary_option
+@trust_option
+@click.option(
+    "--split",
+    metavar="SPLIT",
+    help="split for names and contexts [train], with --gold labelled split [test]",
+)
+@click.option(
+    "--word",
+    "words",
+    type=Several(),
+    metavar="WORD...",
+    default=(),
+    help="words to show [the clearest ones]",
+)
+@click.option(
+    "--gold",
+    type=FILE,
+    metavar="GOLD.tsv",
+    help="gold senses: line, occurrence, word and sense per line, separated by tabs",
+)
+@click.option(
+    "--train-data",
+    type=FILE,
+    metavar="BIN",
+    help="for --gold: training data of the model, for k-means and names of senses [--data]",
+)
+@click.option(
+    "--top",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=20,
+    help="number of words if --word is not given: the clearest words, with --gold those with most "
+    "labels, without --data those with most senses. 0 shows all",
+)
+@examples_option
+@click.option(
+    "--nearest",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=0,
+    help="number of nearest senses by kernel",
+)
+@json_option
+@csv_option
+@click.option(
+    "--by-number-of-senses",
+    is_flag=True,
+    help="also print random words for every number of senses, as Markdown (Table 6 of the paper)",
+)
+@click.option(
+    "--words-each",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=5,
+    help="for this table: number of words for each number of senses",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=1,
+    help="for this table: random seed",
+)
+@click.option("--with-pieces", is_flag=True, help="for this table: include subwords")
+@click.option(
+    "--table",
+    type=FILE,
+    metavar="FILE",
+    help="write this table to a file, as CSV if its name ends in .csv, else as Markdown",
+)
+def senses(
+    checkpoint: Path,
+    data: Path | None,
+    dictionary: Path | None,
+    trust_checkpoint: bool,
+    split: str | None,
+    words: tuple[str, ...],
+    gold: Path | None,
+    train_data: Path | None,
+    top: int,
+    contexts: int,
+    nearest: int,
+    json_file: Path | None,
+    csv_file: Path | None,
+    by_number_of_senses: bool,
+    words_each: int,
+    seed: int,
+    with_pieces: bool,
+    table: Path | None,
+) -> None:
+    """Senses of words: translations, neighbours and example contexts.
+
+    Print the senses of each word by usage. With --data: their share of the word's occurrences, the
+    source words that they translate, typical neighbours, and the contexts in which each is most
+    probable. Without --data: usage and theta only. Then print statistics of the number of senses
+    per word. With --gold: compare senses with gold senses by V-measure, adjusted Rand index and
+    adjusted mutual information, together with permuted senses, k-means and a linear classifier.
+    """
+    from fairseq_kerbs.analysis import report as reports
+    from fairseq_kerbs.analysis.gold_senses import comparison_as_text
+    from fairseq_kerbs.analysis.words import csv_of, word_numbers
+
+    if data is None and gold is not None:
+        raise UserError("--gold names senses of words in a split: give --data BIN as well")
+    if gold is None and train_data is not None:
+        raise UserError("--train-data is for use with --gold GOLD.tsv")
+    if train_data is not None and not train_data.is_dir():
+        raise UserError(f"--train-data: there is no folder {train_data}")
+    trained = read_model(checkpoint, data, dictionary, trust=trust_checkpoint)
+    word_numbers(trained.dictionary, words)  # which refuses those that are no entries
+    found = Found(None, words)
+    if gold is not None:
+        train = trained
+        if train_data is not None:
+            train = read_model(checkpoint, train_data, trust=trust_checkpoint)
+        found = _compare_with_gold(trained, train, gold, split or "test", words, top)
+    elif trained.task is not None:
+        found = Found(_names_of(trained, split or "train", words), words)
+    report = reports.build_report(
+        found.names,
+        trained.layer,
+        trained.dictionary,
+        found.words,
+        gold=found.met,
+        top=top,
+        examples=contexts,
+        nearest=nearest,
+    )
+    comparison = {} if found.comparison is None else {"gold": found.comparison}
+    write_files(json_file, csv_file, report | comparison, csv_of(reports.report_table(report), 6))
+    show(reports.report_as_text(report))
+    if comparison:
+        show(f"\n{comparison_as_text(comparison['gold'])}")
+    if by_number_of_senses or table is not None:
+        from fairseq_kerbs.analysis.words import drawn_words
+
+        groups = _words_by_number(trained, data, with_pieces)
+        if by_number_of_senses:
+            show(f"\n{drawn_words(groups, words_each, seed)}".removesuffix("\n"))
+        if table is not None:
+            as_csv = table.suffix == ".csv"
+            write_output(table, drawn_words(groups, words_each, seed, csv=as_csv))
+
+
+class Found(NamedTuple):
+    """What is known of a model's senses by its data."""
+
+    names: Any  # names of senses, None without data
+    words: Any  # words to report
+    met: Any = None  # true senses by row of the output layer
+    comparison: Any = None  # of senses with gold senses
+
+
+def _names_of(trained: Trained, split: str, words: tuple[str, ...]) -> Any:
+    """Names of senses by a split. A UserError is raised if none of these words is in it."""
+    names = read_names(trained, split)
+    if words and not any(names.names(trained.dictionary.indices[word]) for word in words):
+        raise UserError(
+            f"--word: split {split} has no occurrence of {', '.join(words)} as a whole word; name "
+            "other words or another split"
+        )
+    return names
+
+
+def _compare_with_gold(
+    trained: Trained, training: Trained, path: Path, split: str, words: tuple[str, ...], top: int
+) -> Found:
+    """Compare with gold senses, by one pass over the split and one over the training data."""
+    from fairseq_kerbs.analysis import gold_senses
+    from fairseq_kerbs.analysis.names import SenseNames
+    from fairseq_kerbs.analysis.occurrences import TOKENS_FOR_NAMES, read_text
+    from fairseq_kerbs.checkpoints.contexts import sample_of
+
+    gold = gold_senses.read_gold_senses(path)
+    labels = Counter(word for _, _, word in gold)
+    layer = trained.layer
+    indices = trained.dictionary.indices
+    numbers = {word: indices[word] for word in labels if word in indices}
+    entries = numbers.values()
+    sample = sample_of(entries, layer.vocab_size, layer.weight.shape[1], gold_senses.CONTEXTS)
+    gold_senses.lines_as_samples(trained.task)
+    text = read_text(trained.model, trained.task, split, words=entries)
+    labelled, met = gold_senses.label_occurrences(text, gold, layer, numbers)
+    if training is not trained:
+        gold_senses.lines_as_samples(training.task)
+    train = read_text(
+        training.model, training.task, "train", TOKENS_FOR_NAMES, sample=sample, flag="--train-data"
+    )
+    names = text if split == "train" else train
+    contexts = {word: sample.contexts(numbers[word]).numpy() for word in labelled}
+    most = [word for word, _ in labels.most_common() if word in numbers]
+    return Found(
+        SenseNames(names, trained.dictionary.symbols),
+        words or most[: top or None],
+        met,
+        gold_senses.compare_with_gold(labelled, contexts),
+    )
+
+
+def _words_by_number(trained: Trained, data: Path | None, with_pieces: bool) -> Any:
+    """Words of Table 6; where there are data, those that stand alone in the training data."""
+    from fairseq_kerbs.analysis.occurrences import real_words
+    from fairseq_kerbs.analysis.words import words_by_number_of_senses
+    from fairseq_kerbs.checkpoints.contexts import batches
+
+    layer, dictionary, _, task = trained
+    known = None
+    if data is not None:
+        if not any(data.glob("train*.idx")):
+            raise UserError(
+                f"--by-number-of-senses and --table: {data} has no training data, which tell words "
+                "from pieces"
+            )
+        read = batches(task, "train", "--by-number-of-senses")
+        rows = (row for batch in read for row in batch["target"].tolist())
+        lines = (real_words(row, dictionary) for row in rows)
+        known = {words[place] for words, single in lines for _, place in single}
+    return words_by_number_of_senses(
+        layer.senses_per_word().tolist(),
+        dictionary.symbols,
+        dictionary.nspecial,
+        known,
+        with_pieces=with_pieces,
+    )
+
+
+@click.command(
+    "report",
+    cls=Command,
+    epilog=examples("report runs/toy/checkpoint_best.pt --data data/bin -o senses.html"),
+)
+@checkpoint_argument
+@data_or_none_option
+@dictionary_option
+@click.option("--split", metavar="SPLIT", default="train", help="split of the data")
+@trust_option
+@click.option("-o", "--output", type=FILE, metavar="FILE", required=True, help="output file, .html")
+@click.option("--title", metavar="TITLE", help="title of the page [name of the checkpoint]")
+@click.option(
+    "--log",
+    type=FILE,
+    metavar="LOG",
+    help="output of fairseq-train or its --tensorboard-logdir, to show the training",
+)
+@examples_option
+@click.option(
+    "--nearest",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=0,
+    help="number of nearest senses by kernel. This takes minutes for 60,000 senses",
+)
+def report(
+    checkpoint: Path,
+    data: Path | None,
+    dictionary: Path | None,
+    split: str,
+    trust_checkpoint: bool,
+    output: Path,
+    title: str | None,
+    log: Path | None,
+    contexts: int,
+    nearest: int,
+) -> None:
+    """All senses of a model as one HTML file.
+
+    Write a single HTML file that works offline. It starts with the clearest words, and has a search
+    for all words: translations, neighbours, contexts, theta and usage of their senses.
+    """
+    from fairseq_kerbs.analysis.plots import read_history
+    from fairseq_kerbs.analysis.report import build_report, html_page, training_counts
+    from fairseq_kerbs.analysis.words import is_word
+
+    if output.suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"--output: {output} must end in .html")
+    training = None if log is None else read_history(log)
+    trained = read_model(checkpoint, data, dictionary, trust=trust_checkpoint)
+    layer, entries, _, task = trained
+    facts: dict[str, str | int] = {
+        "checkpoint": str(checkpoint),
+        "kernel": layer.kernel_name,
+        "entries of the dictionary": layer.vocab_size,
+        "senses": layer.total_senses,
+    }
+    names = None
+    if task is not None:
+        names = read_names(trained, split)
+        facts["data"] = f"{data}, split {split}"
+        facts["sentences read"] = names.lines
+        facts["in all"] = len(task.dataset(split))
+    clearest = names.clearest(0, entries.nspecial) if names else []
+    words = [
+        word
+        for number, word in enumerate(entries.symbols)
+        if is_word(word, number, entries.nspecial)
+    ]
+    built = build_report(
+        names,
+        layer,
+        entries,
+        [*clearest, *words],
+        examples=contexts,
+        nearest=nearest,
+    )
+    page = html_page(
+        title or f"Senses of {checkpoint.name}",
+        facts,
+        built,
+        layer,
+        counts=training_counts(entries),
+        clearest=clearest,
+        history=training,
+    )
+    total = sum(len(word["senses"]) for word in built["words"])
+    write_output(output, page, f"{len(built['words'])} words, {total} senses")
+
+
+@click.command(
+    "print-senses",
+    cls=Command,
+    epilog=examples(
+        "print-senses runs/toy/checkpoint_best.pt runs/toy/generate-test.txt --data data/bin"
+    ),
+)
+@checkpoint_argument
+@data_option
+@trust_option
+@click.argument("generated", type=FILE)
+@output_option
+@click.option(
+    "--names",
+    is_flag=True,
+    help="also append names of the senses of content words, after a tab",
+)
+def print_senses(
+    checkpoint: Path,
+    data: Path,
+    trust_checkpoint: bool,
+    generated: Path,
+    output: Path | None,
+    names: bool,
+) -> None:
+    """The sense of every token of fairseq-generate's output.
+
+    Add K-ID lines to GENERATED, the output of fairseq-generate with this model and without
+    --remove-bpe. They have word#sense:posterior for each token of a hypothesis.
+    """
+    text = text_with_senses(checkpoint, data, generated, names=names, trust=trust_checkpoint)
+    write_output(output, text)
+
+
+def text_with_senses(
+    checkpoint: Path, data: Path, generated: Path, *, names: bool, trust: bool
+) -> str:
+    """Add lines of senses to a file of fairseq-generate's, with names if the training data have
+    them."""
+    from fairseq_kerbs.analysis.printed_senses import with_senses
+    from fairseq_kerbs.utils.files import read_lines
+
+    lines = read_lines(generated)
+    trained = read_model(checkpoint, data, trust=trust)
+    by_row = None
+    if names and any(data.glob("train*.idx")):
+        by_row = read_names(trained, "train")
+    added = with_senses(lines, trained.model, trained.task, str(generated), by_row)
+    return "".join(f"{line}\n" for line in added)

@@ -1,0 +1,118 @@
+"""``fairseq-kerbs train``: fairseq-train with a configuration's flags."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from fairseq_kerbs.cli.experiments import (
+    config_argument,
+    data_argument,
+    dry_run_option,
+    load_experiment,
+    passed_on_argument,
+    save_dir_argument,
+)
+from fairseq_kerbs.cli.output import announce
+from fairseq_kerbs.cli.parameters import PASS_ON, Command, examples
+from fairseq_kerbs.utils.processes import find_program, quoted, run_program
+
+
+class _WithDefaults(argparse.HelpFormatter):
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        default = action.default is not None and action.default is not False
+        return f"{action.help} [%(default)s]" if default else action.help
+
+
+def plugin_flags() -> str:
+    """Help of the flags that the plugin adds to fairseq-train, for which alone fairseq is loaded.
+
+    fairseq adds flags to a parser of argparse.
+    """
+    logging.getLogger("fairseq").setLevel(logging.WARNING)  # it recommends needless packages
+    from fairseq.dataclass.utils import gen_parser_from_dataclass
+
+    from fairseq_kerbs.configurations import configuration_names
+    from fairseq_kerbs.criterions import KerbsCrossEntropyCriterionConfig
+    from fairseq_kerbs.models import config
+
+    shown = argparse.ArgumentParser(
+        add_help=False, usage=argparse.SUPPRESS, formatter_class=_WithDefaults
+    )
+    for kind in (
+        config.KerbsConfig,
+        config.SeparableKerbsConfig,
+        config.RecurrentKerbsConfig,
+        config.RecurrentAttentionConfig,
+        KerbsCrossEntropyCriterionConfig,
+    ):
+        title = (inspect.getdoc(kind) or "").rstrip(".").replace("`", "")
+        group = shown.add_argument_group(title)
+        gen_parser_from_dataclass(group, kind())
+        if kind is config.KerbsConfig:
+            config.add_reallocation_at(group)
+    shown.epilog = f"Configurations: {', '.join(configuration_names())}"
+    return shown.format_help()
+
+
+def _show_train_help(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        click.echo(f"{ctx.get_help()}\n\n{plugin_flags()}", nl=False)
+        ctx.exit()
+
+
+@click.command(
+    "train",
+    cls=Command,
+    context_settings=PASS_ON,
+    add_help_option=False,
+    epilog=examples(
+        "train toy data/bin runs/toy --max-update 500",
+        "train multi30k/lstm_kerbs data/bin runs/lstm --reallocation clusters --dry-run",
+    ),
+)
+@config_argument
+@data_argument
+@save_dir_argument
+@passed_on_argument
+@dry_run_option
+@click.option(
+    "-h",
+    "--help",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_train_help,
+    help="show this message, all flags of fairseq_kerbs and its configurations, and exit",
+)
+def train(config: Path, data: str, save_dir: str, passed_on: tuple[str, ...], dry_run: bool) -> int:
+    """fairseq-train with the flags of a configuration.
+
+    Print and run fairseq-train with the flags of CONFIG, a YAML file or the name of a configuration
+    of fairseq_kerbs, such as toy. DATA is the folder 'bin' of 'fairseq-kerbs prepare', or of
+    fairseq-preprocess, and SAVE_DIR the folder of the checkpoints. Other flags are passed to
+    fairseq-train, and override CONFIG.
+    """
+    from fairseq_kerbs.training.staged import Training, train_and_place
+
+    experiment = load_experiment(config, data)
+
+    def run_step(step: Sequence[str]) -> None:
+        announce(experiment.files, quoted(step))
+        status = 0 if dry_run else run_program(step)
+        if status != 0:
+            raise SystemExit(status)
+
+    flags = {"save-dir": save_dir, **experiment.train}
+    training = Training(data, save_dir, flags, passed_on)
+    if experiment.placement is not None:
+        training = train_and_place(training, experiment.placement, run_step, dry_run=dry_run)
+    command = [find_program("fairseq-train"), *training.arguments()]
+    announce(experiment.files, quoted(command))
+    status = 0 if dry_run else run_program(command)
+    return status if status >= 0 else 128 - status  # as a shell says that a signal ended it

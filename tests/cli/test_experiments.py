@@ -1,0 +1,35 @@
+"""Arguments of commands that pass flags on to fairseq; the table of misuses has more."""
+
+import shlex
+
+import pytest
+
+from tests.helpers.cli import Capsys, kerbs, parsed
+
+
+def test_flags_passed_on_keep_their_order_and_are_not_abbreviations_of_ours() -> None:
+    command = "generate c d s --beam 3 --dry-run --ref x --out=y -s de -t en --lenpen -1 --lr -1e-5"
+    given = parsed(*command.split()).params
+    passed_on = "--beam 3 --ref x --out=y -s de -t en --lenpen -1 --lr -1e-5"
+    assert given["passed_on"] == tuple(passed_on.split())
+    assert given["dry_run"]
+    assert given["reference"] is None
+    assert given["output"] is None
+    assert (str(given["config"]), given["data"], given["save_dir"]) == ("c", "d", "s")
+
+
+@pytest.mark.parametrize("name", ["train", "generate", "translate"])
+def test_what_is_refused_before_fairseq_starts(name: str, capsys: Capsys) -> None:
+    refused = {
+        "toy data": "missing argument 'SAVE_DIR'",
+        "toy data --lr 1": "missing argument 'SAVE_DIR'",
+        "--lr 1 toy data save": "missing argument 'CONFIG'",
+        "toy --lr 1 data save": "missing argument 'DATA'",
+        "toy data a:b": "invalid value for 'SAVE_DIR': a:b has ':' or '${', which fairseq",
+        "toy data '${oc.env:X}'": "invalid value for 'SAVE_DIR': ${oc.env:X} has ':' or '${'",
+        "toy data save --lr 1 --preset=paper": "--preset is gone: the paper's setting is the",
+    }
+    for arguments, sentence in refused.items():
+        said = kerbs(capsys, name, *shlex.split(arguments), status=2)
+        assert said.startswith(f"fairseq-kerbs {name}: error: {sentence}")
+        assert said.count("\n") == 1

@@ -1,0 +1,33 @@
+"""What commands print."""
+
+from pathlib import Path
+
+import pytest
+
+from fairseq_kerbs.cli import output
+from tests.helpers.cli import Capsys
+
+
+def test_no_control_character_of_a_word_reaches_the_terminal(capsys: Capsys) -> None:
+    output.show("bank\x1b[2J\x9b\r\u202eü\u200c ▲\nspring")
+    assert capsys.readouterr().out == "bank\ufffd[2J\ufffd\ufffd\ufffdü\u200c ▲\nspring\n"
+
+
+def test_files_are_written_and_named(tmp_path: Path, capsys: Capsys) -> None:
+    output.write_files(None, None, {"a": 1}, "a\n1\n")
+    assert capsys.readouterr().out == ""
+    files = tmp_path / "a.json", tmp_path / "a.csv"
+    output.write_files(*files, {"a": "ü"}, "a\nü\n")
+    assert capsys.readouterr().out == f"wrote {files[0]}\nwrote {files[1]}\n"
+    assert files[0].read_text(encoding="utf-8") == '{\n "a": "ü"\n}\n'
+    assert files[1].read_text(encoding="utf-8") == "a\nü\n"
+
+
+def test_output_is_utf8_or_a_file(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    output.write_output(None, "grüße\n")
+    assert capfdbinary.readouterr().out == "grüße\n".encode()
+    output.write_output(tmp_path / "new" / "file", "grüße\n", "two words")
+    assert capfdbinary.readouterr().out.decode() == f"wrote {tmp_path}/new/file: two words\n"
+    assert (tmp_path / "new" / "file").read_bytes() == "grüße\n".encode()

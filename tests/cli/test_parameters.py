@@ -1,0 +1,108 @@
+"""Flags with several values, numbers, and flags that exclude each other."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from fairseq_kerbs.cli.parameters import (
+    FILE,
+    Command,
+    Number,
+    Several,
+    examples,
+    is_flag,
+    not_with,
+)
+
+
+@click.command("read", cls=Command)
+@click.argument("first")
+@click.argument("others", nargs=-1)
+@click.option("--word", type=Several(), default=())
+@click.option("--set", "sets", type=Several(), multiple=True)
+@click.option("-f", "--file", "files", type=Several(FILE), default=())
+@click.option("--title", callback=not_with("--log"))
+@click.option("--log", type=FILE, callback=not_with("--title"))
+@click.option("--gap", type=Number(min=-2, max=9), default=1.0)
+@click.option("--quick", is_flag=True)
+def read(**given: Any) -> dict[str, Any]:
+    """Return all that is given."""
+    return given
+
+
+def given(*words: str) -> dict[str, Any]:
+    """Arguments of the function that a command calls."""
+    with read.make_context("read", list(words)) as context:
+        return dict(read.invoke(context))
+
+
+def test_several_values_after_a_flag() -> None:
+    """They end at the next flag; the last of several flags counts, unless all are wanted."""
+    found = given("m.pt", "--word", "bank", "seal", "--quick", "--file", "a", "b", "-f", "c")
+    assert found["first"] == "m.pt"
+    assert found["word"] == ("bank", "seal")
+    assert found["quick"]
+    assert found["files"] == (Path("c"),)
+    assert given("m.pt", "--word", "a", "--word", "b", "c")["word"] == ("b", "c")
+    assert given("m.pt", "--set", "a", "--set", "b", "c")["sets"] == (("a",), ("b", "c"))
+    # one after an equals sign, and none of those after two dashes
+    found = given("--word=bank", "m.pt", "--word", "seal", "--", "--word", "n.pt")
+    assert found["word"] == ("seal",)
+    assert (found["first"], found["others"]) == ("m.pt", ("--word", "n.pt"))
+    found = given("m.pt")
+    assert (found["word"], found["sets"], found["files"]) == ((), (), ())
+    assert not found["quick"]
+
+
+def test_a_flag_is_no_value() -> None:
+    """Otherwise ``--log --title x`` would write a log of that name."""
+    for words in (["--log", "--title", "x"], ["--word"], ["--word", "--quick"], ["--gap"]):
+        with pytest.raises(click.UsageError, match=f"Option '{words[0]}' requires an argument"):
+            given("m.pt", *words)
+    assert given("m.pt", "--gap", "-1.5")["gap"] == -1.5
+    assert given("m.pt", "--word", "-3", "-", "- a title")["word"] == ("-3", "-", "- a title")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("--word", True),
+        ("-o", True),
+        ("-ofile", True),
+        ("--", True),
+        ("-x1", True),
+        ("-", False),
+        ("-1", False),
+        ("-1e-5", False),
+        ("-.5", False),
+        ("word", False),
+        ("", False),
+        ("- a", False),
+    ],
+)
+def test_what_is_a_flag(text: str, expected: bool) -> None:
+    assert is_flag(text) == expected
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "9.5", "-2.5", "a"])
+def test_numbers_are_finite_and_in_their_range(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        given("m.pt", f"--gap={text}")
+
+
+def test_flags_that_exclude_each_other() -> None:
+    assert given("m.pt", "--title", "x")["title"] == "x"
+    assert given("m.pt", "--log", "x")["log"] == Path("x")
+    for words in (["--title", "x", "--log", "y"], ["--log", "y", "--title", "x"]):
+        with pytest.raises(click.UsageError, match=f"{words[2]} does not go with {words[0]}"):
+            given("m.pt", *words)
+
+
+def test_examples_are_lines_that_click_leaves_alone() -> None:
+    long = f"score {'--hypotheses a ' * 9}-f x"
+    command = click.Command("a", epilog=examples("a b", long))
+    shown = command.get_help(click.Context(command))
+    lines = ["  Examples:", "    fairseq-kerbs a b", f"    fairseq-kerbs {long}"]
+    assert shown.splitlines()[-4:] == ["", *lines]

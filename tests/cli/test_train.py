@@ -1,0 +1,57 @@
+"""``fairseq-kerbs train``: its help, and the command that it runs."""
+
+import re
+import shlex
+from pathlib import Path
+
+from fairseq_kerbs.models.config import FLAGS
+from fairseq_kerbs.utils.processes import find_program
+from tests.helpers.cli import Capsys, kerbs
+from tests.helpers.commands import ROOT, run
+
+
+def test_train_help_has_every_flag_of_the_plugin_with_its_default() -> None:
+    shown = run("fairseq-kerbs", "train", "--help")
+    pattern = r"^  (--[a-z-]+)[^-]*?(?: |\n)(.*?)(?=\n  --|\n\n)"
+    flags = dict(re.findall(pattern, shown, re.S | re.M))
+    assert set(FLAGS.values()) - {"---name"} <= flags.keys()
+    for flag, default in (("--total-senses", "3.0"), ("--reallocation", "paper")):
+        assert flags[flag].rstrip().endswith(f"[{default}]")
+    assert shown.count("\n  --kernel ") == 1
+    assert re.search(r"--label-smoothing.*smoothing \[0\.0\]", shown, re.S)
+    assert "multi30k/lstm_kerbs," in shown.split()
+    assert shown.lower().count("usage:") == 1
+
+
+def test_dry_run_prints_the_command_and_its_sources(tmp_path: Path, capsys: Capsys) -> None:
+    """The command line is put over the configuration."""
+    base = tmp_path / "base.yaml"
+    base.write_text("train:\n  adam-betas: (0.9, 0.98)\n  lr: 1\n")
+    config = tmp_path / "a.yaml"
+    config.write_text("extends: base.yaml\ntrain: {reallocation-at: 0.5, total-senses: 1.25}\n")
+    (tmp_path / "dict.en.txt").touch()
+    arguments = ["train", config, tmp_path, "save dir", "--dry-run"]
+    source, command = kerbs(capsys, *arguments, "--seed", 2).splitlines()
+    assert source == f"# flags: {config}, {base}; command line"
+    assert shlex.split(command) == [
+        find_program("fairseq-train"),
+        str(tmp_path),
+        "--user-dir",
+        str(ROOT / "fairseq_kerbs"),
+        "--save-dir",
+        "save dir",
+        "--adam-betas",
+        "(0.9, 0.98)",
+        "--lr",
+        "1",
+        "--reallocation-at",
+        "0.5",
+        "--total-senses",
+        "1.25",
+        "--seed",
+        "2",
+    ]
+    command = kerbs(capsys, *arguments, "--total-senses", 2).splitlines()[1]
+    assert command.endswith(" --total-senses 2")
+    assert command.count("--total-senses ") == 1
+    assert kerbs(capsys, "generate", *arguments[1:]).endswith(" > 'save dir/generate-test.txt'\n")
