@@ -16,3 +16,14 @@ def test_detokenize_command(tmp_path: Path, capsys: Capsys) -> None:
     flags = ("detokenize", "--lang", "de")
     raw = run("fairseq-kerbs", *flags, stdin="Schöne Grüße , Anna !\n")
     assert raw == "Schöne Grüße, Anna!\n"
+
+
+def test_a_system_is_named_before_the_first_equals_sign(tmp_path: Path, capsys: Capsys) -> None:
+    source = tmp_path / "source"
+    source.write_text("one two\n")
+    answers = tmp_path / "beam=5.txt"
+    answers.write_text("eins zwei\n")
+    given = ["examples", "--source", source, "--system", f"kerbs={answers}"]
+    shown = kerbs(capsys, *given, "--system", f"softmax={source}")
+    assert "kerbs" in shown
+    assert "eins zwei" in shown
