@@ -27,7 +27,7 @@ bench:  ## figures of the likelihood on this machine; alone on it
 	$(PYTHON) scripts/benchmark.py likelihood --quick
 
 figures:  ## results/figures, from the raw files in results
-	$(PYTHON) scripts/figures.py
+	$(PYTHON) scripts/experiments/figures.py
 
 release:  ## an sdist and a pure wheel in dist/; nothing is uploaded
 	$(PYTHON) -m build

@@ -22,10 +22,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
-from fairseq_kerbs.benchmarks import entries, likelihood
-from fairseq_kerbs.benchmarks.comparison import compare, quiet, tables
+from fairseq_kerbs.evaluation.numerics import DTYPES
 from fairseq_kerbs.utils.files import write_json
 from fairseq_kerbs.utils.machine import describe_machine, describe_versions
+from scripts.benchmarks import likelihood
+from scripts.benchmarks.comparison import compare, quiet, tables
+from scripts.benchmarks.contestants import entries
 
 _LSTM = ("kerbs-lstm", "softmax-lstm")
 _LUONG = ("kerbs-lstm-luong", "softmax-lstm-luong")
@@ -100,8 +102,8 @@ def build_parser(quick: bool = False) -> argparse.ArgumentParser:
         )
         command.add_argument(
             "--dtype",
-            choices=tuple(likelihood.DTYPES),
-            default=next(iter(likelihood.DTYPES)),
+            choices=tuple(DTYPES),
+            default=next(iter(DTYPES)),
             help="of inputs and weights; in a training step fairseq's --fp16 and --bf16 "
             "[%(default)s]",
         )

@@ -25,6 +25,8 @@ from fairseq_kerbs.likelihood.chunks import chunk_size
 from fairseq_kerbs.likelihood.mixture import Mixture, _chunks
 from fairseq_kerbs.output_layers import KerbsOutputLayer, MixtureOutputLayer, SoftmaxOutputLayer
 from fairseq_kerbs.reallocation import clustering
+from scripts.benchmarks.comparison import compare
+from scripts.benchmarks.contestants import entries
 from tests.helpers.card import CARD, Card, on_card, values_of, waits
 from tests.helpers.cli import Patch
 from tests.helpers.commands import USER_DIR, Command, run_together
@@ -282,16 +284,26 @@ def test_a_chunk_has_its_share_of_the_memory(monkeypatch: Patch) -> None:
     assert [len(part.contexts) for part in parts] == [10, 10, 5]
 
 
-@pytest.mark.parametrize("benchmark", ["likelihood", "step"])
-def test_the_self_check_computes_on_the_card(benchmark: str, monkeypatch: Patch) -> None:
+def test_the_self_check_computes_on_the_card(monkeypatch: Patch) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     small = {**self_check.SIZES["small"], "dtype": "float32", "device": "cuda", "seed": 1}
-    sizes = {name: {**self_check.MODEL, **size} for name, size in self_check.TIMED.items()}
     with Card():
-        assert benchmark != "likelihood" or self_check._likelihood(small, compiled=False).right
-        outcome = self_check._time(benchmark, {**small, **sizes.get(benchmark, {})})
-    assert "times a softmax" in outcome.value
+        assert self_check._likelihood(small, compiled=False).right
+        outcome = self_check._time(small)
+    assert "times three products" in outcome.value
+
+
+def test_the_benchmark_of_a_step_computes_on_the_card(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    model = {"dim": 32, "vocab": 1000, "senses_per_word": 2.0, "ffn": 64, "layers": 2, "heads": 2}
+    inputs = {**model, "tokens": 500, "length": 23, "dtype": "float32", "device": "cuda", "seed": 1}
+    names = ("kerbs", "softmax")
+    with Card():
+        how: Any = {"repetitions": 2, "device": "cuda", "memory": False}
+        result = compare(entries("step", names, inputs), [names], **how)
+    assert result["ratios"][0]["median"] > 0
 
 
 def command(data: Path, folder: Path, flags: str, updates: int = 6) -> Command:

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from scripts import figures
-from scripts import simulate_lemmas as lemmas
-from scripts.figures import raw_files, read
-from scripts.simulate_lemmas import Training, learn_senses, learn_theta
+from scripts.experiments import figures, lemmas
+from scripts.experiments.figures import raw_files, read
+from scripts.experiments.lemmas import Training, learn_senses, learn_theta
 from tests.helpers.cli import Capsys
 
 ROOT = Path(__file__).resolve().parents[1]

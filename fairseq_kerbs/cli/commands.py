@@ -55,10 +55,7 @@ SECTIONS: dict[str, list[click.Command]] = {
         texts.detokenize,
         texts.show_examples,
         human_eval.human_eval,
-        gold.gold_mlt,
         gold.gold_translations,
-        gold.gold_coarsewsd,
-        gold.gold_noad,
     ],
     "This machine": [
         self_check.self_check,
@@ -66,7 +63,11 @@ SECTIONS: dict[str, list[click.Command]] = {
 }
 """Titles of the help, and the commands below each."""
 
+_CONVERTERS = "scripts/experiments/gold_labels.py of the checkout converts such lists"
 GONE = {
+    "gold-mlt": _CONVERTERS,
+    "gold-noad": _CONVERTERS,
+    "gold-coarsewsd": _CONVERTERS,
     "geometry": "plot contexts draws the contexts of a word, and senses prints what they stand for",
 }
 """Commands of former revisions, and what does their work now."""
@@ -112,15 +113,15 @@ for _commands in SECTIONS.values():
         root.add_command(_command)
 
 
-def run(argv: Sequence[str]) -> int:
+def run(argv: Sequence[str], group: click.Group, name: str) -> int:
     """Run a command; return its exit status, 2 with one sentence for what click refuses."""
     try:
-        with root.make_context("fairseq-kerbs", list(argv)) as context:
-            return root.invoke(context) or 0
+        with group.make_context(name, list(argv)) as context:
+            return group.invoke(context) or 0
     except click.exceptions.Exit as ended:  # after --help and --version
         return ended.exit_code
     except click.UsageError as error:
-        command = error.ctx.command_path if error.ctx else "fairseq-kerbs"
+        command = error.ctx.command_path if error.ctx else name
         sentence = " ".join(error.format_message().split()).removesuffix(".")
         print(f"{command}: error: {sentence[0].lower()}{sentence[1:]}", file=sys.stderr)
         return error.exit_code

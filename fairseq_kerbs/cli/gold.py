@@ -1,4 +1,4 @@
-"""``fairseq-kerbs gold-…``: files of gold senses, which ``senses --gold`` compares with."""
+"""``fairseq-kerbs gold-translations``: gold senses that ``senses --gold`` compares with."""
 
 from __future__ import annotations
 
@@ -18,9 +18,6 @@ Rows = Sequence[tuple[int, int, str, str]]
 TEXT = "tokenized text of the split, such as clean/train.en or tok/test.en of 'prepare'"
 
 text_option = click.option("--text", type=FILE, metavar="FILE", required=True, help=TEXT)
-sentences_option = click.option(
-    "--text", type=FILE, metavar="TEXT", required=True, help="output file of sentences"
-)
 gold_option = click.option(
     "-o", "--output", type=FILE, metavar="GOLD.tsv", required=True, help="output file"
 )
@@ -52,44 +49,6 @@ def least_share_option(default: float) -> Callable[[Any], Any]:
         default=default,
         help="minimum share of a sense in these occurrences",
     )
-
-
-@click.command(
-    "gold-mlt",
-    cls=Command,
-    epilog=examples("gold-mlt mlt.txt --text clean/train.en --source clean/train.de -o gold.tsv"),
-)
-@click.argument("path", type=FILE, metavar="LIST")
-@text_option
-@click.option(
-    "--source",
-    type=FILE,
-    metavar="FILE",
-    required=True,
-    help="its tokenized source, such as tok/test.de",
-)
-@stemmer_option("--source")
-@least_count_option(1)
-@least_share_option(0.0)
-@gold_option
-def gold_mlt(
-    path: Path,
-    text: Path,
-    source: Path,
-    stemmer: str | None,
-    least_count: int,
-    least_share: float,
-    output: Path,
-) -> None:
-    """Gold senses of English words by the translations in a list of MLT.
-
-    The sense of an English word is the one of its translations in LIST, of Multimodal Lexical
-    Translation such as ende_test2016.txt, whose stem is found in the source sentence.
-    """
-    from fairseq_kerbs.data.gold import gold_of_mlt
-
-    rows = gold_of_mlt(path, text, source, _stemmer_of(stemmer, "--source", source))
-    _write_senses(output, _several(rows, least_count, least_share))
 
 
 @click.command(
@@ -148,7 +107,7 @@ def gold_translations(
     from fairseq_kerbs.analysis.names import is_function_word
     from fairseq_kerbs.data.gold import gold_of_translations, parallel_words
 
-    stemmer = _stemmer_of(stemmer, "--other", other)
+    stemmer = stemmer_of(stemmer, "--other", other)
     if (more_text is None) != (more_other is None):
         raise UserError("--more-text and --more-other go together")
     lines, others = parallel_words(text, other, stemmer)
@@ -164,63 +123,10 @@ def gold_translations(
     rows = gold_of_translations(lines, others, alignment)
     if not function_words:
         rows = [row for row in rows if not is_function_word(row[2])]
-    _write_senses(output, _several(rows, least_count, least_share))
+    write_senses(output, several(rows, least_count, least_share))
 
 
-@click.command(
-    "gold-coarsewsd",
-    cls=Command,
-    epilog=examples("gold-coarsewsd CoarseWSD-20 --text text -o gold.tsv"),
-)
-@click.argument("folder", type=FILE)
-@click.option(
-    "--part", type=click.Choice(["train", "test"]), default="train", help="part of the data"
-)
-@sentences_option
-@least_count_option(1)
-@least_share_option(0.0)
-@gold_option
-def gold_coarsewsd(
-    folder: Path, part: str, text: Path, least_count: int, least_share: float, output: Path
-) -> None:
-    """Gold senses and text of CoarseWSD-20, for language models.
-
-    FOLDER is CoarseWSD-20, with a folder per word. Writes the sentences to TEXT, the senses of
-    words to GOLD.tsv. Binarize TEXT with the dictionary of the language model: fairseq-preprocess
-    --only-source --srcdict DATA/dict.txt --testpref TEXT --destdir BIN. Then: senses CHECKPOINT
-    --data BIN --gold GOLD.tsv --train-data DATA.
-    """
-    from fairseq_kerbs.data.gold import gold_of_coarsewsd
-
-    sentences, labelled = gold_of_coarsewsd(folder, part)
-    rows = _several(labelled, least_count, least_share)
-    _write_sentences(text, sentences)
-    _write_senses(output, rows)
-
-
-@click.command(
-    "gold-noad", cls=Command, epilog=examples("gold-noad noad.tsv --text text -o gold.tsv")
-)
-@click.argument("path", type=FILE, metavar="LIST")
-@sentences_option
-@least_count_option(1)
-@least_share_option(0.0)
-@gold_option
-def gold_noad(path: Path, text: Path, least_count: int, least_share: float, output: Path) -> None:
-    """Gold senses and text of words labelled by NOAD, for language models.
-
-    LIST is a file with source, tokens and labels POSITION:SENSE per line, separated by tabs. Writes
-    the sentences to TEXT, the senses of words to GOLD.tsv, to be used as those of gold-coarsewsd.
-    """
-    from fairseq_kerbs.data.gold import gold_of_noad
-
-    sentences, labelled = gold_of_noad(path)
-    rows = _several(labelled, least_count, least_share)
-    _write_sentences(text, sentences)
-    _write_senses(output, rows)
-
-
-def _stemmer_of(stemmer: str | None, flag: str, path: Path) -> str:
+def stemmer_of(stemmer: str | None, flag: str, path: Path) -> str:
     """Name of the stemmer of a text, by its suffix such as .de or .de.gz if none is given."""
     from fairseq_kerbs.data.gold import STEMMERS
 
@@ -231,7 +137,7 @@ def _stemmer_of(stemmer: str | None, flag: str, path: Path) -> str:
     return found
 
 
-def _several(rows: Rows, least_count: int, least_share: float) -> Rows:
+def several(rows: Rows, least_count: int, least_share: float) -> Rows:
     """Rows of the words that have several senses. A UserError is raised if there are none."""
     from fairseq_kerbs.data.gold import with_several_senses
 
@@ -244,13 +150,7 @@ def _several(rows: Rows, least_count: int, least_share: float) -> Rows:
     return kept
 
 
-def _write_sentences(path: Path, sentences: Sequence[str]) -> None:
-    """Write the text of the labels, one sentence per line."""
-    text = "".join(f"{sentence}\n" for sentence in sentences)
-    write_output(path, text, f"{len(sentences)} sentences")
-
-
-def _write_senses(path: Path, rows: Rows) -> None:
+def write_senses(path: Path, rows: Rows) -> None:
     """Write the gold senses."""
     from fairseq_kerbs.data.gold import gold_text
 

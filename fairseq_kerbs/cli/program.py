@@ -7,20 +7,27 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from fairseq_kerbs.utils.errors import UserError, sentence_of
 from fairseq_kerbs.utils.processes import stop_on_signals
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit status (2 for wrong input, with one sentence on stderr)."""
+def main(argv: Sequence[str] | None = None, group: Any = None, name: str = "fairseq-kerbs") -> int:
+    """Run a command; return its exit status (2 for wrong input, with one sentence on stderr).
+
+    Args:
+        argv: the command's words [those of this process].
+        group: click's group of commands [those of ``fairseq-kerbs``].
+        name: name of the program in messages.
+    """
     stop_on_signals()
     _write_utf8()
     try:
         # click is a package of the commands alone, and told like every other one that is missing
-        from fairseq_kerbs.cli.commands import run
+        from fairseq_kerbs.cli.commands import root, run
 
-        status = run(sys.argv[1:] if argv is None else argv)
+        status = run(sys.argv[1:] if argv is None else argv, group or root, name)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has had enough, such as head
         _drop_output()
@@ -30,10 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if sentence is None:
             raise
         _drop_output()
-        print(f"fairseq-kerbs: error: {sentence}", file=sys.stderr)
+        print(f"{name}: error: {sentence}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("fairseq-kerbs: interrupted; run the same command again", file=sys.stderr)
+        print(f"{name}: interrupted; run the same command again", file=sys.stderr)
         return 130
     return status
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -30,15 +31,15 @@ class Outcome(NamedTuple):
 SIZES: dict[str, dict[str, Any]] = {
     "small": {"dim": 7, "vocab": 61, "senses_per_word": 1.5, "tokens": 37},
     "larger": {"dim": 64, "vocab": 5000, "senses_per_word": 1.5, "tokens": 400},
-    "on a card": {"dim": 512, "vocab": 32_000, "senses_per_word": 1.5, "tokens": 1024},
-}
-MODEL = {"dim": 32, "vocab": 1000, "senses_per_word": 2.0, "ffn": 64, "layers": 2, "heads": 2}
-TIMED = {
-    "step": {"tokens": 500, "length": 23},
-    "decode": {"batch": 8, "length": 23, "beam": 5, "steps": 20},
+    "on a GPU": {"dim": 512, "vocab": 32_000, "senses_per_word": 1.5, "tokens": 1024},
 }
 
-HALF, UPDATES, CARD_LIMIT = 10, 20, 0.05  # updates; ‖difference‖ ÷ ‖all‖
+REPETITIONS = 5
+"""Of the time measurement."""
+
+HALF = 10
+UPDATES = 20
+GPU_LIMIT = 0.05  # ‖difference‖ ÷ ‖all‖
 TRAINING: dict[str, Any] = {  # what is otherwise than in configs/toy.yaml
     "max-tokens": "400",
     "warmup-updates": "4",
@@ -63,9 +64,7 @@ def self_check(quick: bool) -> int:
     """
     import torch
 
-    from fairseq_kerbs.benchmarks import comparison
-
-    comparison.quiet()
+    warnings.filterwarnings("ignore")  # what torch says of its own future, between the lines
     # all is tiny: on a busy machine threads would wait for each other most of the time
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
@@ -75,7 +74,7 @@ def self_check(quick: bool) -> int:
         for what, find in _lines(device, quick, Path(folder)):
             try:
                 outcome = find()
-            except Exception as error:  # the next line may say more of a card
+            except Exception as error:  # the next line may say more of a GPU
                 text = " ".join(f"{type(error).__name__}: {error}".split())
                 missing = "not implemented for 'Half'" in text  # older torch on a CPU
                 outcome = Outcome(text) if missing else Outcome(text, "no error", False)
@@ -90,17 +89,16 @@ def self_check(quick: bool) -> int:
 def _lines(device: str, quick: bool, folder: Path) -> Iterator[tuple[str, Callable[[], Outcome]]]:
     """What each line of the table is about, and what finds its outcome."""
     yield from ((what, partial(Outcome, value)) for what, value in _versions(device))
-    sizes = [name for name in SIZES if device == "cuda" or name != "on a card"]
+    sizes = [name for name in SIZES if device == "cuda" or name != "on a GPU"]
     for name in sizes:
         for dtype in ("float32", "bfloat16", "float16"):
             inputs = {**SIZES[name], "dtype": dtype, "device": device, "seed": 1}
             for compiled in (False, True):
                 what = f"likelihood, {name}, {dtype}, {'compiled' if compiled else 'eager'}"
                 yield what, partial(_likelihood, inputs, compiled)
-    timed = {"likelihood": SIZES[sizes[-1]], **{name: MODEL | TIMED[name] for name in TIMED}}
-    for benchmark, size in () if quick else timed.items():
-        inputs = {"dtype": "float32", "device": device, "seed": 1, **size}
-        yield f"time: {benchmark}", partial(_time, benchmark, inputs)
+    if not quick:
+        inputs = {**SIZES[sizes[-1]], "dtype": "float32", "device": device, "seed": 1}
+        yield "time: likelihood", partial(_time, inputs)
     yield f"training, {UPDATES} updates", partial(_train, folder, device, "straight")
     yield f"training, {HALF} + {UPDATES - HALF} updates", partial(_resume, folder, device)
     for flag in PRECISIONS if device == "cuda" else ():
@@ -122,11 +120,11 @@ def _versions(device: str) -> Iterator[tuple[str, str]]:
     yield "numpy", numpy.__version__
     yield "C++ compiler", _compiler() or "none"
     yield "CPU", f"{machine['cpu']}, {machine['instructions']}, {machine['usable_cores']} cores"
-    for card in map(torch.cuda.get_device_properties, range(torch.cuda.device_count())):
-        memory = f"{card.total_memory / 2**30:.0f} GiB"
-        yield "card", f"{card.name}, {memory}, capability {card.major}.{card.minor}"
+    for gpu in map(torch.cuda.get_device_properties, range(torch.cuda.device_count())):
+        memory = f"{gpu.total_memory / 2**30:.0f} GiB"
+        yield "GPU", f"{gpu.name}, {memory}, capability {gpu.major}.{gpu.minor}"
     if not torch.cuda.device_count():
-        yield "card", "none: everything runs on the CPU"
+        yield "GPU", "none: everything runs on the CPU"
     nccl = torch.distributed.is_available() and torch.distributed.is_nccl_available()
     yield "NCCL", str(torch.cuda.nccl.version()) if nccl else "none"
 
@@ -144,21 +142,21 @@ def _likelihood(size: dict[str, Any], compiled: bool) -> Outcome:
     float64."""
     import torch
 
-    from fairseq_kerbs.benchmarks import likelihood
+    from fairseq_kerbs.evaluation import numerics
     from fairseq_kerbs.likelihood import compilation
 
     if compiled and (os.environ.get(compilation.SWITCH) == "0" or not _compiler()):
         return Outcome(f"left out: {compilation.SWITCH} is 0, or no compiler")
-    inputs = likelihood.make_inputs(**size)
+    inputs = numerics.make_inputs(**size)
     with _environment(compilation.SWITCH, str(int(compiled))):
         if compiled and not compilation.worthwhile(len(inputs.w)):
             return Outcome("left out: old torch, or it failed above")
         if compiled:  # otherwise torch stops compiling after eight shapes and dtypes
             torch._dynamo.reset()
-        error, name = max(likelihood.errors(inputs))
+        error, name = max(numerics.errors(inputs))
         if compiled and not compilation.worthwhile(len(inputs.w)):
             return Outcome("torch.compile failed", "no error", False)
-    limit = likelihood.LIMITS[size["dtype"]]
+    limit = numerics.LIMITS[size["dtype"]]
     return Outcome(f"{error:.1e} of {name}", f"<= {limit:.1e}", error <= limit)
 
 
@@ -175,15 +173,30 @@ def _environment(name: str, value: str) -> Iterator[None]:
             os.environ[name] = before
 
 
-def _time(benchmark: str, inputs: dict[str, Any]) -> Outcome:
-    """Median time of KerBS, and its ratio to that of our own softmax."""
-    from fairseq_kerbs.benchmarks import comparison, entries
+def _time(size: dict[str, Any]) -> Outcome:
+    """Median time of the loss and its gradients, beside the bare matrix products that it needs."""
+    from statistics import median
 
-    names = ("kerbs", "lean" if benchmark == "likelihood" else "softmax")
-    how = {"repetitions": 5, "device": inputs["device"], "memory": False}
-    result = comparison.compare(entries(benchmark, names, inputs), [names], **how)
-    seconds, ratio = result["contestants"]["kerbs"]["median"], result["ratios"][0]["median"]
-    return Outcome(f"{seconds:.4f} s, {ratio:.2f} times a softmax's")
+    import torch
+    from torch.utils.benchmark import timer  # waits for the device
+
+    from fairseq_kerbs.evaluation import numerics
+
+    inputs = numerics.make_inputs(**size)
+    seconds: list[float] = []
+    ratios: list[float] = []
+    for _ in range(1 + REPETITIONS):
+        inputs.drop_gradients()
+        started = timer()
+        numerics.kerbs(inputs).backward()
+        ended = timer()
+        with torch.no_grad():
+            numerics.products(inputs)
+        seconds.append(ended - started)
+        ratios.append(seconds[-1] / (timer() - ended))
+    # the first repetition compiles
+    value = f"{median(seconds[1:]):.4f} s, {median(ratios[1:]):.2f} times three products"
+    return Outcome(value)
 
 
 def _program(name: str, arguments: list[str], log: Path) -> None:
@@ -223,7 +236,7 @@ def _resume(folder: Path, device: str) -> Outcome:
     import torch
 
     from fairseq_kerbs import torch_compat
-    from fairseq_kerbs.benchmarks.likelihood import distance
+    from fairseq_kerbs.evaluation.numerics import distance
 
     for updates in (HALF, UPDATES):
         _train(folder, device, "resumed", updates)
@@ -232,9 +245,10 @@ def _resume(folder: Path, device: str) -> Outcome:
     differing = sum(not first[name].equal(second[name]) for name in {**first, **second})
     whole = [torch.cat([v.double().flatten() for v in state.values()]) for state in (first, second)]
     worst = distance(*whole)
-    value, card = f"{differing} of {len(first)} tensors differ, by {worst:.1e}", device == "cuda"
-    allowed = f"<= {CARD_LIMIT}" if card else "the same bits"
-    return Outcome(value, allowed, worst <= CARD_LIMIT if card else not differing)
+    value = f"{differing} of {len(first)} tensors differ, by {worst:.1e}"
+    on_gpu = device == "cuda"
+    allowed = f"<= {GPU_LIMIT}" if on_gpu else "the same bits"
+    return Outcome(value, allowed, worst <= GPU_LIMIT if on_gpu else not differing)
 
 
 def _tensors(state: dict[str, Any]) -> dict[str, Any]:

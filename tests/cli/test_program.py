@@ -65,7 +65,6 @@ CONVERT = "convert {work}/softmax.pt -o {out}/k.pt --data {work}/bin"
 EXPORT = "human-eval export --source {work}/two --system a={work}/two --sheets {out}/sheets"
 ITEM = f"{EXPORT} --key {{out}}/key.json --items 1"
 TRANSLATIONS = "gold-translations --text {work}/two -o {out}/gold --other {work}"
-MLT = "gold-mlt {work}/two --text {work}/two --source {work}/two -o {out}/gold"
 EXAMPLES = "examples --source {work}/two --system a={work}/two"
 BEST = "--system c={work}/two --choose best --reference {work}/two"
 
@@ -157,15 +156,12 @@ MISUSES = [
     (f"{SENSES} {MODEL} --word the nosuch", "nosuch"),
     (f"senses {MODEL} --dict {{work}}/turned/dict.en.txt", "dict.en.txt"),
     (f"{SENSES} {MODEL} --json {{out}}/file/r", "file cannot be"),
-    (f"{MLT} --stemmer german", "two, line 1"),
-    (MLT, "--source: there is no stemmer"),
+    ("gold-mlt {work}/two", "gold-mlt is gone: scripts/experiments/gold_labels.py"),
     (f"{TRANSLATIONS}/one --stemmer none", "has 2 lines"),
     (f"{TRANSLATIONS}/blank --stemmer none", "has no words"),
     (f"{TRANSLATIONS}/two --stemmer none", "--least-count 60"),
     (f"{TRANSLATIONS}/two", "give --stemmer"),
     (f"{TRANSLATIONS}/two --stemmer klingon", "no stemmer for 'klingon'; choose one of"),
-    ("gold-noad {work}/two --text {out}/text -o {out}/gold", "two"),
-    ("gold-coarsewsd {work} --text {out}/text -o {out}/gold", "train.data.txt"),
     (f"report {MODEL} -o {{out}}/r.pdf", "must end in .html"),
     (f"report {MODEL} -o {{out}}/r.html --log {{work}}/two", "no statistics of senses"),
     (f"plot contexts {MODEL} --data {{work}}/bin --word <pad> -o {{out}}/f.png", "occurs 0 times"),

@@ -1,4 +1,4 @@
-"""Side-by-side measurements of speed and memory, behind ``scripts/benchmark.py``."""
+"""The contestants of ``scripts/benchmark.py``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from fairseq_kerbs.benchmarks import likelihood
-from fairseq_kerbs.benchmarks.comparison import Entries
+from scripts.benchmarks import likelihood
+from scripts.benchmarks.comparison import Entries
 
 
 def entries(benchmark: str, names: Sequence[str], inputs: dict[str, Any]) -> Entries:
@@ -16,7 +16,7 @@ def entries(benchmark: str, names: Sequence[str], inputs: dict[str, Any]) -> Ent
         labels = {name: label for name, (label, _) in likelihood.CONTESTANTS.items()}
         make: Any = likelihood.workload
     else:
-        from fairseq_kerbs.benchmarks import translation  # fairseq takes seconds to import
+        from scripts.benchmarks import translation  # fairseq takes seconds to import
 
         labels = translation.MODELS
         make = translation.step_workload if benchmark == "step" else translation.decode_workload

@@ -1,19 +1,16 @@
-"""``benchmark.py likelihood``: loss and gradients of the output layer alone; and how far they are
-from the equations in float64."""
+"""How far the likelihood is from the equations in float64, on random inputs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_kerbs.benchmarks.comparison import Workload
 from fairseq_kerbs.kernels import build_kernel
 from fairseq_kerbs.likelihood import kerbs_nll
 from fairseq_kerbs.likelihood.nll import NllOptions, SenseParameters, nll_with_posteriors
@@ -27,7 +24,7 @@ FRESH_STD, TRAINED_STD = 0.1, 1.5  # deviation of θ
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the contestants are given; the first five tensors take gradients."""
+    """Inputs of a likelihood. The first five tensors take gradients."""
 
     h: Tensor  # context vectors, [N, d], normal (as after a layer norm)
     w: Tensor  # sense embeddings, [M, d], normal with deviation d^−½
@@ -83,13 +80,6 @@ def kerbs(inputs: Inputs, smoothing: float = 0.0, trained: bool = False) -> Tens
     return nll_with_posteriors(inputs.h, senses, inputs.target, options)[0]
 
 
-def lean_softmax(inputs: Inputs) -> Tensor:
-    """A plain softmax over words on the code path of KerBS: inner product, one sense a word."""
-    theta = inputs.words.new_zeros(len(inputs.words))
-    senses = SenseParameters(inputs.words, theta, inputs.word_table, build_kernel("lin"))
-    return nll_with_posteriors(inputs.h, senses, inputs.target, NllOptions(ignore_index=PAD))[0]
-
-
 def naive_losses(inputs: Inputs, smoothing: float = 0.0) -> Tensor:
     """KerBS as one would write it down, Eq. 9, 5 and 4, with autograd for the gradients: [N].
 
@@ -115,12 +105,6 @@ def naive_losses(inputs: Inputs, smoothing: float = 0.0) -> Tensor:
     return (1.0 - smoothing - each) * nll - each * words.log().sum(1)
 
 
-def stock_softmax(inputs: Inputs) -> Tensor:
-    """What fairseq's output projection and ``cross_entropy`` compute."""
-    scores = F.log_softmax(F.linear(inputs.h, inputs.words), dim=-1, dtype=torch.float32)
-    return F.nll_loss(scores, inputs.target, ignore_index=PAD, reduction="sum")
-
-
 def products(inputs: Inputs) -> None:
     """The three matrix products that any exact method must do, and nothing else.
 
@@ -132,34 +116,6 @@ def products(inputs: Inputs) -> None:
     torch.mm(h, w.t(), out=x)
     torch.mm(x, w)
     torch.mm(x.t(), h)
-
-
-PRODUCTS = "products"
-CONTESTANTS: dict[str, tuple[str, Callable[[Inputs], Tensor | None]]] = {
-    PRODUCTS: ("h Wᵀ, P W, Pᵀ h", products),
-    "kerbs": ("kerbs_nll, θ of deviation 0.1", kerbs),
-    "kerbs-trained": ("kerbs_nll, θ of deviation 1.5", partial(kerbs, trained=True)),
-    "kerbs-smoothed": ("kerbs_nll, label smoothing 0.1", partial(kerbs, smoothing=0.1)),
-    "naive": ("KerBS as written, by autograd", lambda inputs: naive_losses(inputs).sum()),
-    "stock": ("fairseq's cross_entropy", stock_softmax),
-    "lean": ("softmax by kerbs_nll, inner product", lean_softmax),
-}
-"""What each is, and its loss, the sum of −log P(target); autograd gives the gradients."""
-
-
-def workload(name: str, **inputs_of: Any) -> Workload:
-    """Forward and backward of a contestant of `CONTESTANTS`, on inputs of `make_inputs`."""
-    inputs, (_, loss_of) = make_inputs(**inputs_of), CONTESTANTS[name]
-
-    def run() -> Tensor | None:
-        loss = loss_of(inputs)
-        if loss is None:
-            return None
-        loss.backward()
-        return loss.detach() / tokens
-
-    tokens = len(inputs.target)
-    return Workload(run, inputs.drop_gradients, tokens, "token", reuses=name == PRODUCTS)
 
 
 LIMITS = {"float32": 1e-5, "bfloat16": 8 * 2.0**-8, "float16": 8 * 2.0**-11}

@@ -14,8 +14,8 @@ from fairseq.trainer import Trainer
 
 import fairseq_kerbs.criterions
 import fairseq_kerbs.models  # noqa: F401  (both register with fairseq)
-from fairseq_kerbs.benchmarks.comparison import Workload
-from fairseq_kerbs.benchmarks.likelihood import DTYPES, zipf_words
+from fairseq_kerbs.evaluation.numerics import DTYPES, zipf_words
+from scripts.benchmarks.comparison import Workload
 
 _STOCK = "--arch transformer --share-decoder-input-output-embed"
 _KERBS = "--arch transformer_kerbs_iwslt"

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 # the checkout that this script belongs to, installed or not
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 import torch.nn.functional as F
@@ -41,9 +41,9 @@ from torch import Tensor
 
 from fairseq_kerbs.kernels import KerbsKernel, apply_kernel
 from fairseq_kerbs.utils.files import write_json
-from scripts.simulate_lemmas import spread_directions
+from scripts.experiments.lemmas import spread_directions
 
-SUBSPACE = 12  # d₁, the size of context vectors in simulate_lemmas.py
+SUBSPACE = 12  # d₁, the size of context vectors in lemmas.py
 WIDTHS = (0.6, 0.9, 1.2)  # √d₁ σ₁
 WORDS_EACH = 8  # words of each width
 SHARES = (0.0, 0.01, 0.05, 0.2)  # α

@@ -14,10 +14,11 @@ import torch
 from fairseq import utils
 from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
 
-from fairseq_kerbs.benchmarks import likelihood, translation
-from fairseq_kerbs.benchmarks.comparison import Workload, alternate, compare, peak_memory, tables
+from fairseq_kerbs.evaluation import numerics
 from fairseq_kerbs.models.attention import BahdanauAttention, LuongAttention
 from scripts import benchmark
+from scripts.benchmarks import likelihood, translation
+from scripts.benchmarks.comparison import Workload, alternate, compare, peak_memory, tables
 from tests.helpers.commands import ROOT, run_program
 
 TINY_MODEL = ["--dim", "16", "--vocab", "60", "--ffn", "24", "--layers", "1"]
@@ -142,13 +143,13 @@ EXACT: dict[str, Any] = {**SIZES, "dtype": "float32", "device": "cpu", "seed": 3
 
 
 @pytest.fixture
-def inputs() -> Iterator[likelihood.Inputs]:
-    likelihood.make_inputs.cache_clear()
-    yield likelihood.make_inputs(**EXACT)
-    likelihood.make_inputs.cache_clear()  # tests write into them
+def inputs() -> Iterator[numerics.Inputs]:
+    numerics.make_inputs.cache_clear()
+    yield numerics.make_inputs(**EXACT)
+    numerics.make_inputs.cache_clear()  # tests write into them
 
 
-def test_lean_softmax_is_fairseqs(inputs: likelihood.Inputs) -> None:
+def test_lean_softmax_is_fairseqs(inputs: numerics.Inputs) -> None:
     inputs.target[::9] = 1  # padding
     leaves = (inputs.h, inputs.words)
     scores = utils.log_softmax(inputs.h @ inputs.words.t(), dim=-1)
@@ -160,7 +161,7 @@ def test_lean_softmax_is_fairseqs(inputs: likelihood.Inputs) -> None:
         torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-4)
 
 
-def test_smoothing_and_theta_of_a_contestant_take_effect(inputs: likelihood.Inputs) -> None:
+def test_smoothing_and_theta_of_a_contestant_take_effect(inputs: numerics.Inputs) -> None:
     one = likelihood.workload(likelihood.PRODUCTS, **EXACT)
     assert (one.run(), one.amount, one.reuses, inputs.h.grad) == (None, 70, True, None)
     losses = {name: float(loss(inputs).detach()) for name, loss in LOSSES.items()}
@@ -172,13 +173,13 @@ def test_smoothing_and_theta_of_a_contestant_take_effect(inputs: likelihood.Inpu
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_call_leaves_gradients_and_reset_drops_them(name: str, dtype: str) -> None:
     arguments = EXACT | {"dtype": dtype}
-    one, inputs = likelihood.workload(name, **arguments), likelihood.make_inputs(**arguments)
+    one, inputs = likelihood.workload(name, **arguments), numerics.make_inputs(**arguments)
     one.reset()
     assert inputs.h.grad is None
     assert (loss := one.run()) is not None
     assert inputs.h.grad is not None
     assert (inputs.words if name in ("stock", "lean") else inputs.w).grad is not None
-    mean = float(LOSSES[name](likelihood.make_inputs(**EXACT)).detach()) / SIZES["tokens"]
+    mean = float(LOSSES[name](numerics.make_inputs(**EXACT)).detach()) / SIZES["tokens"]
     assert float(loss) == pytest.approx(mean, rel=0.02)
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 # the checkout that this script belongs to, installed or not
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 import torch

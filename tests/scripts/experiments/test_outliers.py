@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from fairseq_kerbs.kernels import KerbsKernel, apply_kernel, kerbs_gain
-from scripts import simulate_outliers as simulation
-from scripts.figures import read
-from scripts.simulate_outliers import (
+from scripts.experiments import outliers as simulation
+from scripts.experiments.figures import read
+from scripts.experiments.outliers import (
     SHARES,
     WIDTHS,
     Contexts,
@@ -30,7 +30,7 @@ from scripts.simulate_outliers import (
 )
 from tests.helpers.cli import Capsys
 
-LEMMAS = Path(__file__).resolve().parents[1] / "results/lemmas"
+LEMMAS = Path(__file__).resolve().parents[3] / "results/lemmas"
 PLACES = ("center", "origin")
 
 

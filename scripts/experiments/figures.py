@@ -1,6 +1,6 @@
 """The figures of results/README.md, drawn from the raw files that lie in results/.
 
-    python scripts/figures.py [FOLDER]
+    python scripts/experiments/figures.py [FOLDER]
 
 writes training.svg, price.svg, lemma41.svg and outliers.svg, and values.json with every value that
 they show, into FOLDER (results/figures).
@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
+RESULTS = Path(__file__).resolve().parents[2] / "results"
 SEEDS = (1, 2, 3)
 RUNS = {
     "softmax": "softmax",
