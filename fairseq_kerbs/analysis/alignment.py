@@ -1,5 +1,7 @@
-"""Word alignment by IBM Model 1 (Brown et al. 1993, "The Mathematics of Statistical Machine
-Translation", Section 4.1).
+"""Word alignment by IBM Model 1.
+
+The model is that of Brown et al. 1993, "The Mathematics of Statistical Machine Translation",
+Section 4.1.
 
 Each word e of a text is aligned with one word f_1 … f_n of its line in another language, or with
 NULL, f_0. t(e | f) is estimated by expectation maximization from a uniform start:

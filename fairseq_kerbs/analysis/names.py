@@ -188,8 +188,15 @@ class SenseNames:
     def _apart(
         self, senses: Words, words: Words, before: str = "", after: str = ""
     ) -> list[tuple[int, bool, float, str]]:
-        """Words [n] with letters that distinguish senses [n]: row of the sense, whether it is a
-        function word, which are last, minus its z-score, and the word between two texts."""
+        """Words with letters that distinguish senses, from n pairs of a sense and a word.
+
+        Args:
+            senses, words: row of the sense and the word of each pair, [n].
+
+        Returns:
+            tuples of the row of the sense, whether the word is a function word (these are last),
+            minus its z-score, and the word between two texts.
+        """
         senses, words = senses[words != ""], words[words != ""]
         rows, kinds = np.unique(senses), np.unique(words)
         if not len(rows):
@@ -210,8 +217,16 @@ class SenseNames:
         return [pair for pair in counts.most_common(MOST) if pair[1] >= least]
 
     def examples(self, row: int, entry: int, most: int) -> list[tuple[float, list[str], int]]:
-        """The ``most`` occurrences of a sense (``row``) of a word with the highest posteriors (Eq.
-        7): the posterior, the words of the line, and the index of the word in it."""
+        """The occurrences of a sense with the highest posteriors (Eq. 7).
+
+        Args:
+            entry: number of the word in the dictionary.
+            row: row of its sense in the output layer.
+            most: maximum number of occurrences.
+
+        Returns:
+            for each the posterior, the words of the line, and the index of the word in it.
+        """
         where = self._where.get(entry, _NOWHERE)
         where = where[self._sense[where] == row]
         best = where[np.argsort(-self._share[where], kind="stable")[:most]]

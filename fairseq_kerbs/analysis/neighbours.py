@@ -57,8 +57,11 @@ SIMILARITIES = ("cosine", "inner-product")
 def similarity_graph(
     layer: OutputLayer, words: Tensor, similarity: str = "cosine"
 ) -> sparse.csr_matrix:
-    """Similarity of each of the ``words`` [V] that are to be compared to its nearest ones, [V, V],
-    symmetric. ``similarity`` is one of `SIMILARITIES`; what is not above 0 is left out."""
+    """Similarity of words to their nearest ones, a symmetric matrix [V, V].
+
+    ``words`` [V] is true for those that are to be compared. ``similarity`` is one of
+    `SIMILARITIES`. What is not above 0 is left out.
+    """
     owners, usage = layer.word_of_sense.cpu(), layer.usage.float().cpu()
     totals = torch.zeros(layer.vocab_size).index_add_(0, owners, usage)
     used = (usage >= LEAST_USAGE * totals[owners]) & words[owners]
@@ -85,8 +88,11 @@ def similarity_graph(
 
 
 def _nearest(vectors: Tensor, first: int, most: int) -> tuple[Tensor, Tensor]:
-    """The largest inner products of the `_ROWS` vectors [n, d] from ``first`` on with others, and
-    the numbers of these, both [rows, most]."""
+    """The largest inner products of some vectors with the others, and the numbers of these.
+
+    ``vectors`` is [n, d], of which the `_ROWS` from ``first`` on are compared. Both results are
+    [rows, most].
+    """
     scores = vectors[first : first + _ROWS] @ vectors.t()  # [rows, n]
     row = torch.arange(len(scores))
     scores[row, first + row] = -torch.inf  # a sense is not its own neighbour
@@ -257,8 +263,11 @@ def find_neighbours(
 
 
 def _occurrences(text: Text, clusters: Sequence[Cluster], words: int) -> DataFrame:
-    """Tokens of a text, each with the number of its ``cluster``, 0 for none, and by how much the
-    guess is more probable than the word, its ``margin``."""
+    """Tokens of a text with two further columns.
+
+    ``cluster`` is the number of the word's cluster, 0 for none. ``margin`` is by how much the guess
+    is more probable than the word.
+    """
     cluster_of = np.zeros(words, np.int64)
     for number, cluster in enumerate(clusters, start=1):
         cluster_of[cluster.words] = number

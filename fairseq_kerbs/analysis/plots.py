@@ -226,7 +226,7 @@ def plot_theta(
 def _draw_theta(
     axes: Axes, theta: Sequence[Sequence[float]], usage: Sequence[Sequence[float]]
 ) -> None:
-    """Draw θ of the senses of each word at the places 0, 1, …"""
+    """Draw θ of the senses of each word, one word beside the other."""
     for place, (values, shares) in enumerate(zip(theta, usage)):
         axes.vlines(place, min(values), max(values), color="0.75", zorder=1)
         for index, (value, share) in enumerate(zip(values, shares)):

@@ -140,8 +140,10 @@ def _compiler() -> str | None:
 
 
 def _likelihood(size: dict[str, Any], compiled: bool) -> Outcome:
-    """Losses and gradients, without and with label smoothing, next to the written-down equations in
-    float64."""
+    """Compare losses and gradients with the equations, written down in float64.
+
+    Both are compared without and with label smoothing.
+    """
     import torch
 
     from fairseq_kerbs.benchmarks import likelihood

@@ -152,8 +152,11 @@ class ParallelText:
         return {key: value for key, value in asdict(self).items() if key not in SPLITS}
 
     def check(self) -> None:
-        """Raise a UserError for suffixes that are equal or that fairseq cannot read, an unreadable
-        file, or different line counts."""
+        """Check suffixes and files.
+
+        A UserError is raised for suffixes that are equal or that fairseq cannot read, a file that
+        cannot be read, or different numbers of lines.
+        """
         if self.source_lang == self.target_lang:
             raise UserError("--source-lang and --target-lang must differ: they name the two files")
         for side, language in (("source", self.source_lang), ("target", self.target_lang)):
@@ -275,8 +278,10 @@ def subwords(
 
 
 def target_rules(data: Path, language: str) -> str:
-    """Language of Moses' rules for the target side of a ``bin`` folder: that of its preparation, if
-    it has one, or else ``language``."""
+    """Language of Moses' rules for the target side of a ``bin`` folder.
+
+    It is that of the folder's preparation, if it has one, or else ``language``.
+    """
     flags = read_object(data.resolve().parent / NAME)
     known = flags.get("target_lang") == language
     return str(rules_of(flags, language)["language"]) if known else language

@@ -109,8 +109,10 @@ class KerbsModel(BaseFairseqModel):
         return super().build_model(args, task)
 
     def upgrade_state_dict(self, state_dict: dict[str, Tensor]) -> None:
-        """Refuse parameters that are missing or not finite, with a UserError; fairseq calls this
-        before it loads them."""
+        """Refuse parameters that are missing or not finite, with a UserError.
+
+        fairseq calls this before it loads them.
+        """
         super().upgrade_state_dict(state_dict)
         check_checkpoint(self.decoder.output, state_dict)
         if missing := self.state_dict().keys() - state_dict.keys():

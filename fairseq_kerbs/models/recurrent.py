@@ -40,8 +40,11 @@ from fairseq_kerbs.utils.errors import UserError
 
 
 def right_padded(tokens: Tensor, padding_idx: int) -> tuple[Tensor, Tensor | None]:
-    """Rows of tokens [batch, len] with the padding on their left moved to the right; and the place
-    that each position has in them, [batch, len], for :func:`at_places`, or None if nothing moved.
+    """Move the padding on the left of tokens [batch, len] to the right.
+
+    Returns:
+        the new rows [batch, len], and the place that each position has in them, [batch, len], for
+        :func:`at_places`, or None if nothing moved.
     """
     leading = tokens.ne(padding_idx).cumsum(1).eq(0).sum(1, keepdim=True)  # [batch, 1]
     if not tokens.is_cuda and not leading.any():  # a card would have to be waited for
@@ -52,8 +55,10 @@ def right_padded(tokens: Tensor, padding_idx: int) -> tuple[Tensor, Tensor | Non
 
 
 def at_places(values: Tensor, places: Tensor | None) -> Tensor:
-    """Values [batch, len, …], reordered within each row: position t gets that of ``places[:, t]``;
-    unchanged if ``places`` is None."""
+    """Values [batch, len, …], reordered within each row.
+
+    Position t gets the value at ``places[:, t]``. Values are unchanged if ``places`` is None.
+    """
     if places is None:
         return values
     index = places.view(*places.shape, *[1] * (values.dim() - 2))
@@ -150,8 +155,10 @@ class SteppingDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder, ABC):
 
 
 def build_rnn(cell: str, inputs: int, hidden: int, args: Any, **options: bool) -> nn.RNNBase:
-    """torch's LSTM or GRU of ``inputs`` numbers a step, with ``--layers`` and ``--dropout``, which
-    between layers is off in evaluation mode also with ``--retain-dropout``."""
+    """torch's LSTM or GRU of ``inputs`` numbers a step, with ``--layers`` and ``--dropout``.
+
+    Dropout between layers is off in evaluation mode, also with ``--retain-dropout``.
+    """
     between = args.dropout if args.layers > 1 else 0.0
     kind: Any = {"lstm": nn.LSTM, "gru": nn.GRU}[cell]
     rnn: nn.RNNBase = kind(inputs, hidden, args.layers, dropout=between, **options)
@@ -210,8 +217,10 @@ class RecurrentEncoder(FairseqEncoder):
 
 
 class RecurrentKerbsDecoder(SteppingDecoder):
-    """Recurrent decoder without an encoder, by flags of :class:`.config.RecurrentKerbsConfig`. Its
-    projected state is the context vector. Weights are those of torch's LSTM or GRU."""
+    """Recurrent decoder without an encoder, by flags of :class:`.config.RecurrentKerbsConfig`.
+
+    Its projected state is the context vector. Weights are those of torch's LSTM or GRU.
+    """
 
     attention_class: ClassVar[type[Attention] | None] = None
 
@@ -283,15 +292,15 @@ class LuongDecoder(RecurrentKerbsDecoder):
 
 
 class BahdanauDecoder(RecurrentKerbsDecoder):
-    """Decoder of Bahdanau et al. (2015): attention before the recurrent step.
+    r"""Decoder of Bahdanau et al. (2015): attention before the recurrent step.
 
     From the paper, with s the state (h of an LSTM) of the last layer, e_t the embedding of the
     previous word, and c_t the mean of encoder outputs, weighted by :class:`BahdanauAttention`:
 
     .. math::
 
-        c_t = \\text{attention}(s_{t-1}), \\quad s_t = f(s_{t-1}, [e_t; c_t]), \\quad
-        h_t = \\text{maxout}(U s_t + V e_t + C c_t + b)
+        c_t = \text{attention}(s_{t-1}), \quad s_t = f(s_{t-1}, [e_t; c_t]), \quad
+        h_t = \text{maxout}(U s_t + V e_t + C c_t + b)
 
     where maxout is the maximum of pairs of units. h_t, of the size of word embeddings, is the
     context vector of the output layer.

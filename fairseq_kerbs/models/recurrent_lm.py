@@ -85,8 +85,10 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
     def forward(
         self, prev_output_tokens: Tensor, src_lengths: Tensor | None = None, **others: Any
     ) -> tuple[Tensor, Any]:
-        """Context vectors of every word [batch, len] from all others, [batch, len, d]; a UserError
-        for generators, which this model cannot serve."""
+        """Context vectors of every word [batch, len] from all others, [batch, len, d].
+
+        A UserError is raised for generators, which this model cannot serve.
+        """
         if "encoder_out" in others or others.get("incremental_state") is not None:
             raise UserError(
                 "--arch bilstm_lm_kerbs reads both sides of a word and cannot generate text: use "
