@@ -60,7 +60,8 @@ def align(
     word = np.repeat(np.arange(len(words)), width)[peaks]
     place = np.arange(len(words)) - (np.cumsum(lengths) - lengths)[line]  # [N] in the line
     candidate = peaks - begin[word]  # 0 is NULL
-    here, there = (place + 0.5) / lengths[line], (candidate - 0.5) / np.maximum(1, width[word] - 1)
+    here = (place + 0.5) / lengths[line]
+    there = (candidate - 0.5) / np.maximum(1, width[word] - 1)
     distance = np.where(candidate == 0, -1.0, np.abs(there - here[word]))
     order = np.lexsort((distance, word))  # stable: of equal distances the first
     nearest = peaks[order][np.searchsorted(word[order], np.arange(len(words)))]

@@ -162,7 +162,8 @@ def _parser_of(chosen: Flags) -> argparse.ArgumentParser:
     ARCH_MODEL_REGISTRY[chosen["arch"]].add_args(parser)
     TASK_REGISTRY[chosen["task"]].add_args(parser)
     for name, parts in REGISTRIES.items():
-        if choice := chosen.get(name.replace("_", "-")):
+        choice = chosen.get(name.replace("_", "-"))
+        if choice:
             parts["registry"][choice].add_args(parser)
     return parser
 

@@ -38,7 +38,9 @@ TIMED = {
     "decode": {"batch": 8, "length": 23, "beam": 5, "steps": 20},
 }
 
-HALF, UPDATES, CARD_LIMIT = 10, 20, 0.05  # updates; ‖difference‖ ÷ ‖all‖
+HALF = 10  # updates after which a training is stopped
+UPDATES = 20  # of a whole training
+CARD_LIMIT = 0.05  # ‖difference‖ ÷ ‖all‖ on a card
 TRAINING: dict[str, Any] = {  # what is otherwise than in configs/toy.yaml
     "max-tokens": "400",
     "warmup-updates": "4",
@@ -113,7 +115,8 @@ def _versions(device: str) -> Iterator[tuple[str, str]]:
 
     from fairseq_kerbs.utils.machine import describe_machine, describe_versions
 
-    versions, machine = describe_versions(), describe_machine(device)
+    versions = describe_versions()
+    machine = describe_machine(device)
     kind = "our wheel" if "kerbs" in str(versions["fairseq"]) else "stock"
     yield "Python", versions["python"]
     yield "torch, CUDA", f"{versions['torch']}, {versions['cuda']}"
@@ -133,7 +136,8 @@ def _versions(device: str) -> Iterator[tuple[str, str]]:
 
 def _compiler() -> str | None:
     """What the compiler that torch.compile calls says of itself."""
-    if not (program := shutil.which(os.environ.get("CXX", "g++"))):
+    program = shutil.which(os.environ.get("CXX", "g++"))
+    if not program:
         return None
     told = subprocess.run([program, "--version"], capture_output=True, text=True)
     return told.stdout.partition("\n")[0]
@@ -184,7 +188,8 @@ def _time(benchmark: str, inputs: dict[str, Any]) -> Outcome:
     names = ("kerbs", "lean" if benchmark == "likelihood" else "softmax")
     how = {"repetitions": 5, "device": inputs["device"], "memory": False}
     result = comparison.compare(entries(benchmark, names, inputs), [names], **how)
-    seconds, ratio = result["contestants"]["kerbs"]["median"], result["ratios"][0]["median"]
+    seconds = result["contestants"]["kerbs"]["median"]
+    ratio = result["ratios"][0]["median"]
     return Outcome(f"{seconds:.4f} s, {ratio:.2f} times a softmax's")
 
 
@@ -204,7 +209,9 @@ def _train(
     from fairseq_kerbs.configurations import CONFIGS, load_experiment, program_arguments
     from fairseq_kerbs.data.toy import write_toy_corpus
 
-    text, data, log = folder / "text", folder / "bin", folder / f"{name}.log"
+    text = folder / "text"
+    data = folder / "bin"
+    log = folder / f"{name}.log"
     if not data.exists():
         write_toy_corpus(text, train=1000, valid=4, test=1)
         sides = ["-s", "de", "-t", "en", "--destdir", str(data)]
@@ -234,7 +241,8 @@ def _resume(folder: Path, device: str) -> Outcome:
     differing = sum(not first[name].equal(second[name]) for name in {**first, **second})
     whole = [torch.cat([v.double().flatten() for v in state.values()]) for state in (first, second)]
     worst = distance(*whole)
-    value, card = f"{differing} of {len(first)} tensors differ, by {worst:.1e}", device == "cuda"
+    value = f"{differing} of {len(first)} tensors differ, by {worst:.1e}"
+    card = device == "cuda"
     allowed = f"<= {CARD_LIMIT}" if card else "the same bits"
     return Outcome(value, allowed, worst <= CARD_LIMIT if card else not differing)
 

@@ -68,7 +68,8 @@ def working_folder(dest: Path, settings: Mapping[str, Any]) -> Iterator[None]:
 
     A UserError is raised if another run uses the folder, or it has files that are no preparation.
     """
-    record, settings = dest / NAME, json.loads(json.dumps(settings))
+    record = dest / NAME
+    settings = json.loads(json.dumps(settings))
     earlier = read_object(record)
     foreign = dest.is_dir() and any(entry.name[0] != "." for entry in dest.iterdir())
     if foreign and "command" not in earlier:
@@ -103,7 +104,8 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 def binarize(dest: Path, flags: Sequence[str]) -> None:
     """Run fairseq-preprocess from ``dest`` to ``dest/bin``. A failure raises a UserError."""
-    target, log = dest / "bin", dest / "preprocess.log"
+    target = dest / "bin"
+    log = dest / "preprocess.log"
     if is_due("fairseq-preprocess", target):
         with new_folder(target) as temporary, log.open("w", encoding="utf-8") as stream:
             # paths relative to dest, as fairseq-preprocess splits some at commas
@@ -269,7 +271,8 @@ def subwords(
             with atomic_write(codes.with_name(name)) as stream:
                 segmenter.process_lines(str(source), stream, num_workers=processes)
             lines = iter_lines(codes.with_name(name))
-            if long := sum(line.count(" ") >= LONGEST for line in lines):
+            long = sum(line.count(" ") >= LONGEST for line in lines)
+            if long:
                 report(
                     f"  {long} lines have over {LONGEST} subwords: too long for Transformers "
                     "without --max-source-positions, --max-target-positions"
@@ -303,7 +306,8 @@ def preparation_of(data: Path, language: str) -> tuple[dict[str, Any], Callable[
     if flags["bpe"] == "none":
         return rules_of(flags, language), str
     codes = dest / "bpe" / ("codes" if flags["bpe"] == "joint" else f"codes.{language}")
-    vocabulary, threshold = codes.with_name(f"vocabulary.{language}"), flags["vocabulary_threshold"]
+    vocabulary = codes.with_name(f"vocabulary.{language}")
+    threshold = flags["vocabulary_threshold"]
     return rules_of(flags, language), tokens.load_bpe(codes, vocabulary, threshold).segment
 
 

@@ -105,7 +105,8 @@ class SteppingDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder, ABC):
         In step-by-step decoding only of the last token: [batch, 1, d]. Tokens are padded on either
         side: no step is spent on padding on the left (``--left-pad-target``).
         """
-        tokens, places = prev_output_tokens, None
+        tokens = prev_output_tokens
+        places = None
         if incremental_state is None:
             tokens, places = right_padded(tokens, self.embed_tokens.padding_idx)
         contexts, attention = self.run(tokens, encoder_out, incremental_state)
@@ -182,7 +183,8 @@ class RecurrentEncoder(FairseqEncoder):
 
     def __init__(self, cell: str, args: Any, dictionary: Any) -> None:
         super().__init__(dictionary)
-        self.padding_idx, self.layers = dictionary.pad(), args.layers
+        self.padding_idx = dictionary.pad()
+        self.layers = args.layers
         self.embed_tokens = Embedding(len(dictionary), args.embed_dim, self.padding_idx)
         self.rnn = build_rnn(cell, args.embed_dim, args.hidden_size // 2, args, bidirectional=True)
         self.dropout = FairseqDropout(args.dropout, type(self).__name__)
@@ -226,8 +228,10 @@ class RecurrentKerbsDecoder(SteppingDecoder):
 
     def __init__(self, cell: str, args: Any, dictionary: Any, embed_tokens: Any) -> None:
         super().__init__(dictionary)
-        self.output, self.embed_tokens = embed_tokens.layer, embed_tokens
-        hidden, inputs = args.hidden_size, args.embed_dim
+        self.output = embed_tokens.layer
+        self.embed_tokens = embed_tokens
+        hidden = args.hidden_size
+        inputs = args.embed_dim
         if self.attention_class is not None:
             inputs += hidden  # what is read of the source, beside the word
         self.rnn = build_rnn(cell, inputs, hidden, args, batch_first=True)
@@ -401,13 +405,15 @@ class RecurrentEncoderDecoder(RecurrentModel):
 class LstmKerbsModel(RecurrentEncoderDecoder, FairseqEncoderDecoderModel):
     """LSTM with attention, sequence to sequence (Section 5.1)."""
 
-    arch, cell = "lstm_kerbs", "lstm"
+    arch = "lstm_kerbs"
+    cell = "lstm"
 
 
 class GruKerbsModel(RecurrentEncoderDecoder, FairseqEncoderDecoderModel):
     """GRU (Eq. 2) with attention, sequence to sequence."""
 
-    arch, cell = "gru_kerbs", "gru"
+    arch = "gru_kerbs"
+    cell = "gru"
 
 
 # ------------------------------------------------------------------ fairseq's own LSTM models
@@ -443,7 +449,8 @@ class FairseqLstmDecoder(SteppingDecoder, lstm.LSTMDecoder):
             below = self.dropout_out_module(states[-1][0])
             if self.residuals:
                 below = below + old[0]
-        out, attention = states[-1][0], None  # as fairseq has it: without the last residual
+        out = states[-1][0]  # as fairseq has it: without the last residual
+        attention = None
         if self.attention is not None:
             assert encoder_out is not None
             out, scores = self.attention(out, encoder_out[0], encoder_out[3])
@@ -482,7 +489,8 @@ class _FairseqLstm(KerbsModel):
             embed.weight.requires_grad = False
         decoder = model.decoder
         decoder.__class__ = FairseqLstmDecoder  # which has the same parameters
-        decoder.embed_tokens, decoder.output = embed, embed.layer
+        decoder.embed_tokens = embed
+        decoder.output = embed.layer
         decoder._modules.pop("fc_out", None)  # fairseq's output vectors
         return model
 

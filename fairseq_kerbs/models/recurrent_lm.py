@@ -43,7 +43,9 @@ class RecurrentLanguageModelDecoder(recurrent.RecurrentKerbsDecoder):
 class LstmLanguageModel(recurrent.RecurrentModel, FairseqLanguageModel):
     """LSTM language model."""
 
-    arch, cell, target = "lstm_lm_kerbs", "lstm", "future"
+    arch = "lstm_lm_kerbs"
+    cell = "lstm"
+    target = "future"
     flags = RecurrentLanguageModelConfig
     decoder_class = RecurrentLanguageModelDecoder
 
@@ -51,7 +53,8 @@ class LstmLanguageModel(recurrent.RecurrentModel, FairseqLanguageModel):
 class GruLanguageModel(LstmLanguageModel):
     """GRU language model, the paper's testbed (``configs/lm1b``)."""
 
-    arch, cell = "gru_lm_kerbs", "gru"
+    arch = "gru_lm_kerbs"
+    cell = "gru"
 
 
 # ------------------------------------------------------------------ cloze model
@@ -73,7 +76,8 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
 
     def __init__(self, cell: str, args: Any, dictionary: Any, embed_tokens: Any) -> None:
         super().__init__(dictionary)
-        self.output, self.embed_tokens = embed_tokens.layer, embed_tokens
+        self.output = embed_tokens.layer
+        self.embed_tokens = embed_tokens
         embed_tokens.posterior = False
         self.forwards, self.backwards = (
             recurrent.build_rnn(cell, args.embed_dim, args.hidden_size, args, batch_first=True)
@@ -119,7 +123,8 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
 class BilstmLanguageModel(recurrent.RecurrentModel, FairseqLanguageModel):
     """Two-sided LSTM cloze model, for --task language_modeling --self-target."""
 
-    arch, target = "bilstm_lm_kerbs", "self"
+    arch = "bilstm_lm_kerbs"
+    target = "self"
     supported_targets = frozenset({"self"})
     flags = RecurrentLanguageModelConfig
     decoder_class = ClozeDecoder

@@ -93,7 +93,8 @@ def nested_pip_environment(outer: Mapping[str, str], stand_in: str) -> dict[str,
     """
     unwanted = ("_PYPROJECT_HOOKS_", "PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT", "PIP_REQUIRE_VIRT")
     env = {name: value for name, value in outer.items() if not name.startswith(unwanted)}
-    if index := outer.get("UV_DEFAULT_INDEX"):
+    index = outer.get("UV_DEFAULT_INDEX")
+    if index:
         env.setdefault("PIP_INDEX_URL", index)
     return env | {"PYTHONPATH": f"{stand_in}{os.pathsep}{outer.get('PYTHONPATH', '')}"}
 
