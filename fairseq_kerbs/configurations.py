@@ -95,7 +95,8 @@ def load_experiment(path: Path | str, extending: tuple[Path, ...] = ()) -> Exper
     content = read_yaml(path)
     if "senses" in content:
         raise UserError(f"{path}: the key 'senses' is gone: its name is now 'placement'")
-    if unknown := content.keys() - set(_TOP_LEVEL):
+    unknown = content.keys() - set(_TOP_LEVEL)
+    if unknown:
         raise UserError(
             f"{path}: unknown key '{min(unknown)}'; the top level has {', '.join(_TOP_LEVEL)}, and "
             "fairseq's flags belong under train or generate"

@@ -74,7 +74,8 @@ class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
         self, model: Any, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int, dict[str, Any]]:
         loss, size, log = super().forward(model, sample, reduce)
-        mixture, self._mixture_log = self._mixture_log, {}
+        mixture = self._mixture_log
+        self._mixture_log = {}
         return loss, size, log | mixture
 
     def compute_loss(

@@ -39,14 +39,18 @@ if VERSION >= (1, 13):
 
 
 def is_compiling() -> bool:
-    """Whether ``torch.compile`` or ``torch.export`` reads the code instead of running it; before
-    2.3 nothing says so, and nothing here is compiled."""
+    """Whether ``torch.compile`` or ``torch.export`` reads the code instead of running it.
+
+    Before 2.3 nothing says so, and nothing here is compiled.
+    """
     return VERSION >= (2, 3) and torch.compiler.is_compiling()
 
 
 def autocast_dtype(device: str) -> torch.dtype | None:
-    """The dtype of autocast on a kind of device; None where it is off. Functions that take the
-    device came with 2.4."""
+    """The dtype of autocast on a kind of device, None where it is off.
+
+    Functions that take the device came with 2.4.
+    """
     if VERSION >= (2, 4):
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     if device == "cpu":
@@ -55,22 +59,33 @@ def autocast_dtype(device: str) -> torch.dtype | None:
 
 
 def assert_later(holds: torch.Tensor, text: str) -> None:
-    """Fail on the accelerator if a scalar is false, without waiting for it; its text came with
-    2.1."""
-    torch._assert_async(*((holds, text) if VERSION >= (2, 1) else (holds,)))
+    """Fail on the accelerator if a scalar is false, without waiting for it.
+
+    The text of the error came with 2.1.
+    """
+    if VERSION >= (2, 1):
+        torch._assert_async(holds, text)
+    else:
+        torch._assert_async(holds)
 
 
 def load(path: Path, **options: Any) -> Any:
-    """``torch.load`` on the CPU with options as far as this torch has them: ``weights_only`` came
-    with 1.13 and ``mmap`` with 2.1; what they do is what earlier ones do or do without."""
+    """``torch.load`` on the CPU, with options as far as this torch has them.
+
+    ``weights_only`` came with 1.13 and ``mmap`` with 2.1. What they do is what earlier ones do or
+    do without.
+    """
     since = {"weights_only": (1, 13), "mmap": (2, 1)}
     known = {name: value for name, value in options.items() if since[name] <= VERSION}
     return torch.load(str(path), map_location="cpu", **known)  # 2.1 maps no Path
 
 
 def load_plain(path: Path, plain: Sequence[Any]) -> Any:
-    """:func:`load` of tensors and such classes alone, or a pair of one and the name that it has in
-    the file. ``safe_globals`` came with 2.5, pairs in it with 2.6."""
+    """:func:`load` of tensors and of the given classes alone.
+
+    Instead of a class there may be a pair of it and the name that it has in the file.
+    ``safe_globals`` came with 2.5, pairs in it with 2.6.
+    """
     if VERSION < (2, 5):
         raise UserError(
             f"{path}: torch {torch.__version__} cannot read a checkpoint without running what it "

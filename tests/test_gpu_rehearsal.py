@@ -17,7 +17,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from fairseq_kerbs.analysis.occurrences import read_text
+from fairseq_kerbs.analysis.occurrences import Extras, read_text
 from fairseq_kerbs.checkpoints import contexts
 from fairseq_kerbs.cli import self_check
 from fairseq_kerbs.kernels import KERNELS
@@ -215,7 +215,7 @@ def test_contexts_for_clusters_are_sampled_on_the_card(name: str, monkeypatch: P
         with Card() if on else nullcontext():
             loss = contexts.loss_in_bits(model, task, "valid")
             contexts.sample_contexts(model, task, "train", sample)
-            text = read_text(model, task, "train", words=[5, 6, 7], guesses=True)
+            text = read_text(model, task, "train", extras=Extras(words=[5, 6, 7], guesses=True))
             of_words = contexts.contexts_of(model, task, "train", [5, 6, 7], 4)
             (step,) = contexts.teacher_forced(model, task, "train")
             assert step.contexts.is_cuda == on

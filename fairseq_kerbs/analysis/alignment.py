@@ -1,5 +1,7 @@
-"""Word alignment by IBM Model 1 (Brown et al. 1993, "The Mathematics of Statistical Machine
-Translation", Section 4.1).
+"""Word alignment by IBM Model 1.
+
+The model is that of Brown et al. 1993, "The Mathematics of Statistical Machine Translation",
+Section 4.1.
 
 Each word e of a text is aligned with one word f_1 … f_n of its line in another language, or with
 NULL, f_0. t(e | f) is estimated by expectation maximization from a uniform start:
@@ -58,7 +60,8 @@ def align(
     word = np.repeat(np.arange(len(words)), width)[peaks]
     place = np.arange(len(words)) - (np.cumsum(lengths) - lengths)[line]  # [N] in the line
     candidate = peaks - begin[word]  # 0 is NULL
-    here, there = (place + 0.5) / lengths[line], (candidate - 0.5) / np.maximum(1, width[word] - 1)
+    here = (place + 0.5) / lengths[line]
+    there = (candidate - 0.5) / np.maximum(1, width[word] - 1)
     distance = np.where(candidate == 0, -1.0, np.abs(there - here[word]))
     order = np.lexsort((distance, word))  # stable: of equal distances the first
     nearest = peaks[order][np.searchsorted(word[order], np.arange(len(words)))]

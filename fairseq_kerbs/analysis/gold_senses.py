@@ -112,7 +112,8 @@ def label_occurrences(
     for context, (line, place, row) in enumerate(zip(*columns)):
         word = text.words[line][place]
         occurrence = text.words[line][:place].count(word)
-        if sense := gold.get((text.number[line], occurrence, word)):
+        sense = gold.get((text.number[line], occurrence, word))
+        if sense:
             labels.append((word, sense, row, context))
     if not labels:
         raise UserError(
@@ -125,9 +126,11 @@ def label_occurrences(
         raise UserError(f"{where}; see that both count from 0, and which --split they belong to")
     if len(labels) < named:
         print(f"fairseq-kerbs: {where}", file=sys.stderr)
-    table, labelled = DataFrame(labels, columns=["word", "gold", "row", "context"]), {}
+    table = DataFrame(labels, columns=["word", "gold", "row", "context"])
+    labelled = {}
     for word, group in table.groupby("word"):
-        senses, kinds = sense_numbers(layer, numbers[word]), factorize(group["gold"], sort=True)[0]
+        senses = sense_numbers(layer, numbers[word])
+        kinds = factorize(group["gold"], sort=True)[0]
         induced = np.array([*map(senses.index, group["row"])])
         vectors = text.contexts[group["context"].tolist()].numpy()
         labelled[word] = Labelled(kinds, induced, vectors, len(senses))
@@ -165,7 +168,9 @@ def compare_with_gold(
 
 
 def _compare_word(word: Labelled, training: NDArray[np.float32]) -> dict[str, Any]:
-    gold, induced, contexts = word.gold, word.induced, word.contexts
+    gold = word.gold
+    induced = word.induced
+    contexts = word.contexts
     draw = np.random.default_rng(SEED)
     permuted = DataFrame(agreement(gold, draw.permutation(induced)) for _ in range(PERMUTATIONS))
     clusters = np.zeros_like(gold)
@@ -207,7 +212,8 @@ def _over_words(rows: Sequence[Mapping[str, int | float]]) -> dict[str, Any]:
     summary |= figures.to_dict("index")
     for name in MEASURES:
         difference = (table[f"senses.{name}"] - table[f"permuted.{name}"]).round(9)
-        higher, differ = int((difference > 0).sum()), int((difference != 0).sum())
+        higher = int((difference > 0).sum())
+        differ = int((difference != 0).sum())
         p = float(binomtest(higher, differ).pvalue) if differ else 1.0
         summary[f"sign.{name}"] = {"higher": higher, "of": differ, "p": p}
     return summary
@@ -227,7 +233,8 @@ def comparison_as_text(comparison: Mapping[str, Any]) -> str:
         columns |= {f"{key}.{measure}": name + title for key, title in titles.items()}
     words = DataFrame.from_dict(comparison["words"], orient="index")[[*columns]]
     words = words.rename(columns=columns).rename_axis("word").reset_index()
-    every, means = comparison["all"], []
+    every = comparison["all"]
+    means = []
     for measure, name in short.items():
         figures = [every[f"{partition}.{measure}"] for partition in PARTITIONS]
         cells = ["{mean:.3f} [{low:.3f}, {high:.3f}]".format(**figure) for figure in figures]

@@ -122,7 +122,9 @@ class SenseNames:
     """
 
     def __init__(self, text: Text, symbols: Sequence[str]) -> None:
-        self._text, self._symbols, tokens = text, symbols, text.tokens
+        self._text = text
+        self._symbols = symbols
+        tokens = text.tokens
         self.lines = len(text.words)  # number of lines in the text
         self._where: dict[int, Numbers] = tokens.groupby("entry").indices  # rows of each word
         self._line, self._sense, self._share = (
@@ -131,7 +133,8 @@ class SenseNames:
         # with "" before, between and after lines
         words = np.array(["", *(word for line in text.words for word in (*line, ""))], object)
         at = np.cumsum([0, *map(len, text.words)])[self._line] + tokens["place"].to_numpy()
-        self._before, self._after = words[at + self._line], words[at + self._line + 2]  # [N]
+        self._before = words[at + self._line]  # [N]
+        self._after = words[at + self._line + 2]  # [N]
         self._cause: Words | None = None  # [N] aligned source word, "" for punctuation
         lines = text.source or []
         # in dialog, words of the turn before each line
@@ -153,7 +156,8 @@ class SenseNames:
         ranked = []
         for entry in times.index[(times.index >= special) & (times >= LEAST_OCCURRENCES)]:
             word = self._symbols[entry]
-            if (value := self.clarity(entry)) > 0:
+            value = self.clarity(entry)
+            if value > 0:
                 ranked.append((entry in frequent or is_function_word(word), -value, word))
         return [word for *_, word in sorted(ranked)[: most or None]]
 
@@ -170,7 +174,9 @@ class SenseNames:
     def names(self, entry: int) -> dict[int, SenseName]:
         """Names of the senses of a word that occur, by their row in the layer."""
         where = self._where.get(entry, _NOWHERE)
-        senses, word, names = self._sense[where], self._symbols[entry], {}
+        senses = self._sense[where]
+        word = self._symbols[entry]
+        names = {}
         beside = self._apart(senses, self._before[where], "", f" {word}")
         beside += self._apart(senses, self._after[where], f"{word} ", "")
         turns = [self._turns[line] for line in self._line[where]] if self._turns else []
@@ -188,10 +194,19 @@ class SenseNames:
     def _apart(
         self, senses: Words, words: Words, before: str = "", after: str = ""
     ) -> list[tuple[int, bool, float, str]]:
-        """Words [n] with letters that distinguish senses [n]: row of the sense, whether it is a
-        function word, which are last, minus its z-score, and the word between two texts."""
-        senses, words = senses[words != ""], words[words != ""]
-        rows, kinds = np.unique(senses), np.unique(words)
+        """Words with letters that distinguish senses, from n pairs of a sense and a word.
+
+        Args:
+            senses, words: row of the sense and the word of each pair, [n].
+
+        Returns:
+            tuples of the row of the sense, whether the word is a function word (these are last),
+            minus its z-score, and the word between two texts.
+        """
+        senses = senses[words != ""]
+        words = words[words != ""]
+        rows = np.unique(senses)
+        kinds = np.unique(words)
         if not len(rows):
             return []
         z = log_odds(contingency_matrix(senses, words))
@@ -210,12 +225,21 @@ class SenseNames:
         return [pair for pair in counts.most_common(MOST) if pair[1] >= least]
 
     def examples(self, row: int, entry: int, most: int) -> list[tuple[float, list[str], int]]:
-        """The ``most`` occurrences of a sense (``row``) of a word with the highest posteriors (Eq.
-        7): the posterior, the words of the line, and the index of the word in it."""
+        """The occurrences of a sense with the highest posteriors (Eq. 7).
+
+        Args:
+            entry: number of the word in the dictionary.
+            row: row of its sense in the output layer.
+            most: maximum number of occurrences.
+
+        Returns:
+            for each the posterior, the words of the line, and the index of the word in it.
+        """
         where = self._where.get(entry, _NOWHERE)
         where = where[self._sense[where] == row]
         best = where[np.argsort(-self._share[where], kind="stable")[:most]]
-        lines, place = self._text.words, self._text.tokens["place"]
+        lines = self._text.words
+        place = self._text.tokens["place"]
         return [(float(self._share[at]), lines[self._line[at]], int(place[at])) for at in best]
 
 

@@ -57,9 +57,13 @@ SIMILARITIES = ("cosine", "inner-product")
 def similarity_graph(
     layer: OutputLayer, words: Tensor, similarity: str = "cosine"
 ) -> sparse.csr_matrix:
-    """Similarity of each of the ``words`` [V] that are to be compared to its nearest ones, [V, V],
-    symmetric. ``similarity`` is one of `SIMILARITIES`; what is not above 0 is left out."""
-    owners, usage = layer.word_of_sense.cpu(), layer.usage.float().cpu()
+    """Similarity of words to their nearest ones, a symmetric matrix [V, V].
+
+    ``words`` [V] is true for those that are to be compared. ``similarity`` is one of
+    `SIMILARITIES`. What is not above 0 is left out.
+    """
+    owners = layer.word_of_sense.cpu()
+    usage = layer.usage.float().cpu()
     totals = torch.zeros(layer.vocab_size).index_add_(0, owners, usage)
     used = (usage >= LEAST_USAGE * totals[owners]) & words[owners]
     vectors = layer.weight.detach().float()[used, : layer.embed_dim - layer.biased]  # [n, d]
@@ -85,8 +89,11 @@ def similarity_graph(
 
 
 def _nearest(vectors: Tensor, first: int, most: int) -> tuple[Tensor, Tensor]:
-    """The largest inner products of the `_ROWS` vectors [n, d] from ``first`` on with others, and
-    the numbers of these, both [rows, most]."""
+    """The largest inner products of some vectors with the others, and the numbers of these.
+
+    ``vectors`` is [n, d], of which the `_ROWS` from ``first`` on are compared. Both results are
+    [rows, most].
+    """
     scores = vectors[first : first + _ROWS] @ vectors.t()  # [rows, n]
     row = torch.arange(len(scores))
     scores[row, first + row] = -torch.inf  # a sense is not its own neighbour
@@ -124,7 +131,8 @@ def cluster_words(
         if len(members[left]) + len(members[right]) > most:
             continue
         members[number] = members.pop(left) + members.pop(right)
-        first, second = sums.pop(left), sums.pop(right)
+        first = sums.pop(left)
+        second = sums.pop(right)
         for near in (first | second).keys() - {left, right}:
             value = sums[near].pop(left, 0.0) + sums[near].pop(right, 0.0)
             sums[number][near] = sums[near][number] = value
@@ -220,7 +228,8 @@ def find_neighbours(
     Raises:
         UserError: a wanted word is in no cluster, or the texts differ.
     """
-    if alone := set(wanted).difference(*(cluster.words for cluster in clusters)):
+    alone = set(wanted).difference(*(cluster.words for cluster in clusters))
+    if alone:
         names = ", ".join(sorted(symbols[word] for word in alone))
         raise UserError(f"--word: {names}: in no cluster, as no other word is similar enough")
     numbers = [
@@ -241,7 +250,8 @@ def find_neighbours(
     )
     if text is None:
         return Neighbours(found, table, DataFrame(), DataFrame(columns=["cluster"]))
-    seen, counted = _occurrences(text, clusters, len(symbols)), _COUNTS
+    seen = _occurrences(text, clusters, len(symbols))
+    counted = _COUNTS
     if other is not None:
         seen = _beside(seen, _occurrences(other, clusters, len(symbols)))
         counted = [*_COUNTS, *_OTHER_COUNTS]
@@ -257,8 +267,11 @@ def find_neighbours(
 
 
 def _occurrences(text: Text, clusters: Sequence[Cluster], words: int) -> DataFrame:
-    """Tokens of a text, each with the number of its ``cluster``, 0 for none, and by how much the
-    guess is more probable than the word, its ``margin``."""
+    """Tokens of a text with two further columns.
+
+    ``cluster`` is the number of the word's cluster, 0 for none. ``margin`` is by how much the guess
+    is more probable than the word.
+    """
     cluster_of = np.zeros(words, np.int64)
     for number, cluster in enumerate(clusters, start=1):
         cluster_of[cluster.words] = number
@@ -282,7 +295,8 @@ def _beside(first: DataFrame, second: DataFrame) -> DataFrame:
             "--compare: the two models do not read the same words of this split; compare models "
             "that were trained on the same data"
         )
-    right, within = second["right"].to_numpy(), second["within"].to_numpy()
+    right = second["right"].to_numpy()
+    within = second["within"].to_numpy()
     return first.assign(
         other_right=right,
         other_within=within,

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,6 +63,24 @@ class Text(NamedTuple):
     contexts: Tensor = torch.empty(0, 0)  # [C, d] of the requested words among the N
 
 
+@dataclass(frozen=True)
+class Extras:
+    """What :func:`read_text` reads beside the words and their senses.
+
+    Args:
+        words: entries of the dictionary whose contexts are returned.
+        sample: collects contexts of the whole split, however few lines are returned.
+        guesses: include predictions.
+    """
+
+    words: Collection[int] = ()
+    sample: ContextSample | None = None
+    guesses: bool = False
+
+
+NO_EXTRAS = Extras()
+
+
 @torch.no_grad()
 def read_text(
     model: Any,
@@ -69,24 +88,21 @@ def read_text(
     split: str,
     most: int = 0,
     *,
-    words: Collection[int] = (),
-    sample: ContextSample | None = None,
+    extras: Extras = NO_EXTRAS,
     joined: bool = True,
-    guesses: bool = False,
     flag: str = "--split",
 ) -> Text:
     """Read the words of a split in one pass. A split without words raises a UserError.
 
     Args:
         model, task, split, most, flag: see :func:`.contexts.batches`.
-        words: entries of the dictionary whose contexts are returned.
-        sample: collects contexts of the whole split, whatever ``most``.
+        extras: what is read beside the words and their senses.
         joined: join BPE pieces.
-        guesses: include predictions.
     """
+    sample = extras.sample
     layer = getattr(model.decoder, "output", None)
     two_sided = hasattr(model, "encoder")
-    requested = torch.tensor(list(words), dtype=torch.long)
+    requested = torch.tensor(list(extras.words), dtype=torch.long)
     step = 1
     lines: dict[int, list[str]] = {}
     sources: dict[int, list[str]] = {}
@@ -118,7 +134,7 @@ def read_text(
             share, slot = layer.posterior(layer.look_up(entry), h).max(-1, keepdim=True)  # [n, 1]
             table["sense"] = layer.table.senses[entry].gather(-1, slot)[:, 0]
             table["posterior"] = share[:, 0].double()
-        if guesses:
+        if extras.guesses:
             table |= _guesses(log_probs, h, entry, len(task.target_dictionary))
         tables.append(table)
         contexts.append(h[torch.isin(entry, requested.to(entry.device))].float().cpu())

@@ -119,7 +119,8 @@ def plot_kernels() -> Figure:
     distance = torch.linspace(0.0, 4.0, 401, dtype=torch.float64)
     cosine = torch.linspace(-1.0, 1.0, 401, dtype=torch.float64)
     h = torch.stack([cosine, (1 - cosine.square()).sqrt()], 1)  # [401, 2]
-    kernels, w = DISTANCE_KERNELS.items(), torch.eye(1, 2).to(h)
+    kernels = DISTANCE_KERNELS.items()
+    w = torch.eye(1, 2).to(h)
     _draw_lines(panels[0], distance, {name: k.of_distance(distance) for name, k in kernels})
     _draw_lines(panels[1], distance, {name: k.slope(distance) for name, k in kernels})
     logits = {name: kerbs_kernel(h, w, torch.full_like(w[:, 0], x))[:, 0] for name, x in THETAS}
@@ -226,7 +227,7 @@ def plot_theta(
 def _draw_theta(
     axes: Axes, theta: Sequence[Sequence[float]], usage: Sequence[Sequence[float]]
 ) -> None:
-    """Draw θ of the senses of each word at the places 0, 1, …"""
+    """Draw θ of the senses of each word, one word beside the other."""
     for place, (values, shares) in enumerate(zip(theta, usage)):
         axes.vlines(place, min(values), max(values), color="0.75", zorder=1)
         for index, (value, share) in enumerate(zip(values, shares)):
@@ -240,7 +241,8 @@ def plot_frequency(senses: Sequence[int], counts: Sequence[int]) -> Figure:
     """Number of senses [V] of each word by its occurrences [V] in the training data, if above 0."""
     labels = ("Senses of a word and its frequency", "occurrences in the training data", "senses")
     figure, (axes,) = _panels(5.6, 3.9, labels)
-    number, times = np.asarray(senses), np.asarray(counts)
+    number = np.asarray(senses)
+    times = np.asarray(counts)
     seen = np.flatnonzero(times)
     jitter = np.random.default_rng(1).uniform(-0.25, 0.25, len(seen))
     label = "a word (with random vertical offset)"
@@ -256,7 +258,8 @@ def plot_frequency(senses: Sequence[int], counts: Sequence[int]) -> Figure:
 
 def plot_usage(usage: Tensor, word_of_sense: Tensor) -> Figure:
     """Histograms of usage U (Eq. 13) of senses [M], and of its share in the word."""
-    numbers, words = usage.double().numpy(), word_of_sense.numpy()
+    numbers = usage.double().numpy()
+    words = word_of_sense.numpy()
     never = np.count_nonzero(numbers == 0)
     title = f"Usage of senses ({never} never used)" if never else "Usage of senses"
     within = ("Within words of several senses", "share of its word's usage", "senses")
@@ -335,7 +338,8 @@ def _from_tensorboard(folder: Path) -> dict[str, dict[int, float]]:
             continue
         events = EventAccumulator(str(folder / kind), size_guidance={"scalars": 0})
         events.Reload()
-        if names := list(filter(_NAMES.fullmatch, events.Tags()["scalars"])):
+        names = list(filter(_NAMES.fullmatch, events.Tags()["scalars"]))
+        if names:
             return {name: {e.step: e.value for e in events.Scalars(name)} for name in names}
     return {}
 

@@ -93,7 +93,10 @@ def read_hypotheses(lines: Sequence[str], name: str) -> list[Hypothesis]:
 
     A UserError with the ``name`` of the output is raised if there are none, or they are not tokens.
     """
-    hypotheses, sources, words, tokens = [], {}, [""], ""
+    hypotheses = []
+    sources = {}
+    words = [""]
+    tokens = ""
     for number, match in enumerate(map(_LINE.fullmatch, lines)):
         kind, sentence, text = match.groups() if match else ("", "", "")
         if kind == "S":
@@ -122,7 +125,8 @@ def _entries(batch: list[Hypothesis], model: Any, task: Any) -> list[list[tuple[
     """Word, number of the sense and posterior of each token of each hypothesis."""
     dictionary = task.target_dictionary
     rows = [_numbers(hypothesis.words, dictionary) for hypothesis in batch]
-    source, start = None, dictionary.eos()
+    source = None
+    start = dictionary.eos()
     if isinstance(model, FairseqLanguageModel):
         start = dictionary.bos() if task.args.add_bos_token else start
     else:

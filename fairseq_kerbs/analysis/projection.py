@@ -42,7 +42,8 @@ def discriminate(points: Points, labels: NDArray[np.int64], senses: int) -> Proj
     plane = model.transform(points)[:, :2]
     between = model.explained_variance_ratio_[: len(model.classes_) - 1]
     shares = between / between.sum()  # of the variance between senses
-    first, second = f"first discriminant ({shares[0]:.0%})", "first principal component of the rest"
+    first = f"first discriminant ({shares[0]:.0%})"
+    second = "first principal component of the rest"
     if len(shares) > 1:
         second = f"second discriminant ({shares[1]:.0%})"
     if plane.shape[1] < 2:

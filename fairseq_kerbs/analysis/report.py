@@ -10,6 +10,7 @@ import base64
 import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
@@ -44,6 +45,24 @@ def training_counts(dictionary: Any) -> list[int]:
     return [0] * dictionary.nspecial + dictionary.count[dictionary.nspecial :]
 
 
+@dataclass(frozen=True)
+class ReportSize:
+    """How much a report says.
+
+    Args:
+        top: number of words, 0 for all.
+        examples: number of contexts of each sense.
+        nearest: number of nearest senses of each sense.
+    """
+
+    top: int = 20
+    examples: int = 2
+    nearest: int = 0
+
+
+USUAL_SIZE = ReportSize()
+
+
 def build_report(
     names: SenseNames | None,
     layer: OutputLayer,
@@ -51,18 +70,17 @@ def build_report(
     words: Sequence[str] = (),
     *,
     gold: Mapping[int, Mapping[str, int]] | None = None,
-    top: int = 20,
-    examples: int = 2,
-    nearest: int = 0,
+    size: ReportSize = USUAL_SIZE,
 ) -> Figures:
     """Summarize the senses of words.
 
     Args:
         names: names of senses, or None without data.
-        words: words of the dictionary, by default the ``top`` clearest words (all with 0), or
-            without data those with most senses.
+        layer, dictionary: the output layer, and the dictionary of its words.
+        words: words of the dictionary, by default the clearest words, or without data those with
+            most senses.
         gold: counts of gold senses, by row of the model's sense.
-        examples, nearest: numbers of contexts and of nearest senses of each sense.
+        size: numbers of words (where ``words`` names none), of contexts and of nearest senses.
 
     Returns:
         ``words`` with ``word``, ``frequency``, ``log_prob`` (Eq. 12), ``clarity``
@@ -75,24 +93,26 @@ def build_report(
         senses. ``lines_read``, ``with_data``: number of lines, and whether there are names.
         Unknown values are None or empty.
     """
-    symbols, special, counts = dictionary.symbols, dictionary.nspecial, training_counts(dictionary)
+    symbols = dictionary.symbols
+    special = dictionary.nspecial
+    counts = training_counts(dictionary)
     proper = [number for number, word in enumerate(symbols) if is_word(word, number, special)]
     several: list[int] = layer.senses_per_word().tolist()
     words = list(dict.fromkeys(words))
     if not words and names is not None:
-        words = names.clearest(top, special)
+        words = names.clearest(size.top, special)
     elif not words:
         most = sorted((-several[n], -counts[n], symbols[n]) for n in proper if several[n] > 1)
-        words = [word for *_, word in most[: top or None]]
+        words = [word for *_, word in most[: size.top or None]]
     summaries = []
     for word in progress(words, "senses", " words"):
         entry = dictionary.indices[word]
         figures = {"word": word, "frequency": counts[entry]}
         figures |= {"log_prob": float(layer.log_prob[entry])}
         figures["clarity"] = None if names is None else names.clarity(entry)
-        senses = _senses(layer, entry, word, names, gold or {}, examples)
+        senses = _senses(layer, entry, word, names, gold or {}, size.examples)
         summaries.append(figures | {"senses": senses})
-    _add_nearest(summaries, layer, symbols, nearest, proper)
+    _add_nearest(summaries, layer, symbols, size.nearest, proper)
     return {
         "words": summaries,
         "deciles": senses_by_frequency(several, counts),
@@ -165,7 +185,8 @@ def nearest_senses(
     """
     excluded = torch.isin(layer.word_of_sense, torch.tensor([*ignored], dtype=torch.long))  # [M]
     number = max(0, min(number, int((~excluded).sum()) - 1))
-    rows, everything = max(1, _SCORES // layer.total_senses), torch.arange(layer.total_senses)
+    rows = max(1, _SCORES // layer.total_senses)
+    everything = torch.arange(layer.total_senses)
     parts = torch.tensor(list(senses), dtype=torch.long).split(rows)
     for part in progress(parts, "nearest senses", " parts"):
         contexts = layer.as_contexts(layer.weight[part].float())  # [n, d]
@@ -199,7 +220,8 @@ def report_table(report: Figures) -> DataFrame:
 
 def report_as_text(report: Figures) -> str:
     """Text of the report for a terminal."""
-    words, total = report["words"], max(1, sum(report["by_number"]))
+    words = report["words"]
+    total = max(1, sum(report["by_number"]))
     parts = [_word_lines(word, report["with_data"]) for word in words]
     if not words:
         least = f" and {LEAST_OCCURRENCES} occurrences in these lines" * report["with_data"]
@@ -219,7 +241,8 @@ def report_as_text(report: Figures) -> str:
 
 
 def _word_lines(word: Figures, with_data: bool) -> str:
-    senses, share = word["senses"], "share" if with_data else "usage"
+    senses = word["senses"]
+    share = "share" if with_data else "usage"
     table = DataFrame(senses)[["name", share, "theta", "translates", "beside"]]
     table[share] = ["–" if s[share] is None else f"{s[share]:.0%}" for s in senses]
     table["theta"] = [f"{t:+.3f}" if t is not None else "–" for t in table["theta"]]
@@ -235,9 +258,11 @@ def _word_lines(word: Figures, with_data: bool) -> str:
         lines[0] += ", never as a whole word in the lines that were read"
     for sense, row in zip(senses, rows):
         lines.append(f"  {row}")
-        if true := _true_senses(sense):
+        true = _true_senses(sense)
+        if true:
             lines.append(f"      true: {', '.join(true)}")
-        if near := ["{name} {score:.2f}".format(**near) for near in sense["nearest"]]:
+        near = ["{name} {score:.2f}".format(**nearest) for nearest in sense["nearest"]]
+        if near:
             lines.append(f"      nearest: {', '.join(near)}")
         lines += ["      {posterior:.2f}  {text}".format(**e) for e in sense["examples"]]
     return "\n".join(line.rstrip() for line in lines)

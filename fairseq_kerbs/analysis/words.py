@@ -34,7 +34,8 @@ def has_letter(word: str) -> bool:
 
 def word_numbers(dictionary: Any, words: Sequence[str]) -> list[int]:
     """Indices of words in fairseq's dictionary. Missing words raise a UserError."""
-    if missing := [word for word in words if word not in dictionary.indices]:
+    missing = [word for word in words if word not in dictionary.indices]
+    if missing:
         raise UserError(
             f"--word: {', '.join(missing)}: not in the dictionary, which has no entry for a word "
             "that BPE splits"
@@ -62,7 +63,8 @@ def joined_words(pieces: Sequence[str]) -> tuple[list[str], list[int | None]]:
 
 def in_context(tokens: Sequence[str], place: int, most: int) -> str:
     """A token in brackets, with at most ``most`` other tokens on either side."""
-    before, after = tokens[max(0, place - most) : place], tokens[place + 1 : place + 1 + most]
+    before = tokens[max(0, place - most) : place]
+    after = tokens[place + 1 : place + 1 + most]
     return " ".join([*before, f"[{tokens[place]}]", *after])
 
 

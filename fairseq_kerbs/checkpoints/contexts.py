@@ -143,8 +143,10 @@ def no_words(split: str, flag: str = "--split") -> UserError:
 
 
 def count_words(task: Any, split: str) -> Tensor:
-    """Occurrences of each word of the target dictionary in a split, int64 [V], with 0 for special
-    symbols. A split without words raises a UserError."""
+    """Occurrences of each word of the target dictionary in a split, int64 [V].
+
+    They are 0 for special symbols. A split without words raises a UserError.
+    """
     dictionary = task.target_dictionary
     counts = torch.zeros(len(dictionary), dtype=torch.long)
     for batch in batches(task, split):

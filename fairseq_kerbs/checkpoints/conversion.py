@@ -112,7 +112,8 @@ def convert_checkpoint(checkpoint: Path, output: Path, settings: ConversionSetti
         converted = add_senses(source, settings.max_senses, placed.placement)
         summary = _summarize(source, converted, placed, settings.placement.valid_split)
     flags = finetuning_flags(source.config, converted.settings, output)
-    if length := flags.get("total-num-update"):
+    length = flags.get("total-num-update")
+    if length:
         summary.append(
             f"the schedule of the training ends after --total-num-update {length}: replace it by "
             "that of the new training"
@@ -340,7 +341,8 @@ def _build_with_parameters_of(
     old = source.model.state_dict()
     new = model.state_dict()
     copied = {key for key in new if not key.startswith(_OUTPUT_LAYER)}
-    if unmatched := (old.keys() - source.replaced - new.keys()) | (copied - old.keys()):
+    unmatched = (old.keys() - source.replaced - new.keys()) | (copied - old.keys())
+    if unmatched:
         raise UserError(
             f"{source.checkpoint} cannot be converted: only one of the two models has "
             f"{min(unmatched)}; fairseq_kerbs does not support some of its settings"

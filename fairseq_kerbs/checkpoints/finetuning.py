@@ -79,8 +79,10 @@ class _Part(NamedTuple):
 
 
 def _parts_of(config: Any) -> dict[str, _Part]:
-    """Task, optimizer and schedule of a training, by section. A UserError is raised if fairseq has
-    none of such a name."""
+    """Task, optimizer and schedule of a training, by section.
+
+    A UserError is raised if fairseq has none of such a name.
+    """
     from fairseq.optim import OPTIMIZER_REGISTRY
     from fairseq.optim.lr_scheduler import LR_SCHEDULER_REGISTRY
     from fairseq.tasks import TASK_REGISTRY
@@ -160,7 +162,8 @@ def _parser_of(chosen: Flags) -> argparse.ArgumentParser:
     ARCH_MODEL_REGISTRY[chosen["arch"]].add_args(parser)
     TASK_REGISTRY[chosen["task"]].add_args(parser)
     for name, parts in REGISTRIES.items():
-        if choice := chosen.get(name.replace("_", "-")):
+        choice = chosen.get(name.replace("_", "-"))
+        if choice:
             parts["registry"][choice].add_args(parser)
     return parser
 

@@ -152,7 +152,7 @@ def neighbours(
 
 def _predictions(trained: Trained, split: str, joined: bool) -> Any:
     """The words of a split, without special symbols, and what a model predicts in their place."""
-    from fairseq_kerbs.analysis.occurrences import read_text
+    from fairseq_kerbs.analysis.occurrences import Extras, read_text
 
-    text = read_text(trained.model, trained.task, split, joined=joined, guesses=True)
+    text = read_text(trained.model, trained.task, split, joined=joined, extras=Extras(guesses=True))
     return text._replace(tokens=text.tokens[text.tokens["entry"] >= trained.dictionary.nspecial])

@@ -37,9 +37,9 @@ SIZES: dict[str, dict[str, Any]] = {
 REPETITIONS = 5
 """Of the time measurement."""
 
-HALF = 10
-UPDATES = 20
-GPU_LIMIT = 0.05  # ‖difference‖ ÷ ‖all‖
+HALF = 10  # updates after which a training is stopped
+UPDATES = 20  # of a whole training
+GPU_LIMIT = 0.05  # ‖difference‖ ÷ ‖all‖ on a GPU
 TRAINING: dict[str, Any] = {  # what is otherwise than in configs/toy.yaml
     "max-tokens": "400",
     "warmup-updates": "4",
@@ -111,7 +111,8 @@ def _versions(device: str) -> Iterator[tuple[str, str]]:
 
     from fairseq_kerbs.utils.machine import describe_machine, describe_versions
 
-    versions, machine = describe_versions(), describe_machine(device)
+    versions = describe_versions()
+    machine = describe_machine(device)
     kind = "our wheel" if "kerbs" in str(versions["fairseq"]) else "stock"
     yield "Python", versions["python"]
     yield "torch, CUDA", f"{versions['torch']}, {versions['cuda']}"
@@ -131,15 +132,18 @@ def _versions(device: str) -> Iterator[tuple[str, str]]:
 
 def _compiler() -> str | None:
     """What the compiler that torch.compile calls says of itself."""
-    if not (program := shutil.which(os.environ.get("CXX", "g++"))):
+    program = shutil.which(os.environ.get("CXX", "g++"))
+    if not program:
         return None
     told = subprocess.run([program, "--version"], capture_output=True, text=True)
     return told.stdout.partition("\n")[0]
 
 
 def _likelihood(size: dict[str, Any], compiled: bool) -> Outcome:
-    """Losses and gradients, without and with label smoothing, next to the written-down equations in
-    float64."""
+    """Compare losses and gradients with the equations, written down in float64.
+
+    Both are compared without and with label smoothing.
+    """
     import torch
 
     from fairseq_kerbs.evaluation import numerics
@@ -215,7 +219,9 @@ def _train(
     from fairseq_kerbs.configurations import CONFIGS, load_experiment, program_arguments
     from fairseq_kerbs.data.toy import write_toy_corpus
 
-    text, data, log = folder / "text", folder / "bin", folder / f"{name}.log"
+    text = folder / "text"
+    data = folder / "bin"
+    log = folder / f"{name}.log"
     if not data.exists():
         write_toy_corpus(text, train=1000, valid=4, test=1)
         sides = ["-s", "de", "-t", "en", "--destdir", str(data)]

@@ -171,9 +171,7 @@ def senses(
         trained.dictionary,
         found.words,
         gold=found.met,
-        top=top,
-        examples=contexts,
-        nearest=nearest,
+        size=reports.ReportSize(top, contexts, nearest),
     )
     comparison = {} if found.comparison is None else {"gold": found.comparison}
     write_files(json_file, csv_file, report | comparison, csv_of(reports.report_table(report), 6))
@@ -217,7 +215,7 @@ def _compare_with_gold(
     """Compare with gold senses, by one pass over the split and one over the training data."""
     from fairseq_kerbs.analysis import gold_senses
     from fairseq_kerbs.analysis.names import SenseNames
-    from fairseq_kerbs.analysis.occurrences import TOKENS_FOR_NAMES, read_text
+    from fairseq_kerbs.analysis.occurrences import TOKENS_FOR_NAMES, Extras, read_text
     from fairseq_kerbs.checkpoints.contexts import sample_of
 
     gold = gold_senses.read_gold_senses(path)
@@ -228,12 +226,17 @@ def _compare_with_gold(
     entries = numbers.values()
     sample = sample_of(entries, layer.vocab_size, layer.weight.shape[1], gold_senses.CONTEXTS)
     gold_senses.lines_as_samples(trained.task)
-    text = read_text(trained.model, trained.task, split, words=entries)
+    text = read_text(trained.model, trained.task, split, extras=Extras(words=entries))
     labelled, met = gold_senses.label_occurrences(text, gold, layer, numbers)
     if training is not trained:
         gold_senses.lines_as_samples(training.task)
     train = read_text(
-        training.model, training.task, "train", TOKENS_FOR_NAMES, sample=sample, flag="--train-data"
+        training.model,
+        training.task,
+        "train",
+        TOKENS_FOR_NAMES,
+        extras=Extras(sample=sample),
+        flag="--train-data",
     )
     names = text if split == "train" else train
     contexts = {word: sample.contexts(numbers[word]).numpy() for word in labelled}
@@ -317,7 +320,7 @@ def report(
     for all words: translations, neighbours, contexts, theta and usage of their senses.
     """
     from fairseq_kerbs.analysis.plots import read_history
-    from fairseq_kerbs.analysis.report import build_report, html_page, training_counts
+    from fairseq_kerbs.analysis.report import ReportSize, build_report, html_page, training_counts
     from fairseq_kerbs.analysis.words import is_word
 
     if output.suffix.lower() not in (".html", ".htm"):
@@ -348,8 +351,7 @@ def report(
         layer,
         entries,
         [*clearest, *words],
-        examples=contexts,
-        nearest=nearest,
+        size=ReportSize(examples=contexts, nearest=nearest),
     )
     page = html_page(
         title or f"Senses of {checkpoint.name}",
@@ -401,8 +403,10 @@ def print_senses(
 def text_with_senses(
     checkpoint: Path, data: Path, generated: Path, *, names: bool, trust: bool
 ) -> str:
-    """Add lines of senses to a file of fairseq-generate's, with names if the training data have
-    them."""
+    """Add lines of senses to a file of fairseq-generate's.
+
+    The lines have names if the training data have them.
+    """
     from fairseq_kerbs.analysis.printed_senses import with_senses
     from fairseq_kerbs.utils.files import read_lines
 

@@ -68,7 +68,8 @@ def working_folder(dest: Path, settings: Mapping[str, Any]) -> Iterator[None]:
 
     A UserError is raised if another run uses the folder, or it has files that are no preparation.
     """
-    record, settings = dest / NAME, json.loads(json.dumps(settings))
+    record = dest / NAME
+    settings = json.loads(json.dumps(settings))
     earlier = read_object(record)
     foreign = dest.is_dir() and any(entry.name[0] != "." for entry in dest.iterdir())
     if foreign and "command" not in earlier:
@@ -103,7 +104,8 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 def binarize(dest: Path, flags: Sequence[str]) -> None:
     """Run fairseq-preprocess from ``dest`` to ``dest/bin``. A failure raises a UserError."""
-    target, log = dest / "bin", dest / "preprocess.log"
+    target = dest / "bin"
+    log = dest / "preprocess.log"
     if is_due("fairseq-preprocess", target):
         with new_folder(target) as temporary, log.open("w", encoding="utf-8") as stream:
             # paths relative to dest, as fairseq-preprocess splits some at commas
@@ -152,8 +154,11 @@ class ParallelText:
         return {key: value for key, value in asdict(self).items() if key not in SPLITS}
 
     def check(self) -> None:
-        """Raise a UserError for suffixes that are equal or that fairseq cannot read, an unreadable
-        file, or different line counts."""
+        """Check suffixes and files.
+
+        A UserError is raised for suffixes that are equal or that fairseq cannot read, a file that
+        cannot be read, or different numbers of lines.
+        """
         if self.source_lang == self.target_lang:
             raise UserError("--source-lang and --target-lang must differ: they name the two files")
         for side, language in (("source", self.source_lang), ("target", self.target_lang)):
@@ -266,7 +271,8 @@ def subwords(
             with atomic_write(codes.with_name(name)) as stream:
                 segmenter.process_lines(str(source), stream, num_workers=processes)
             lines = iter_lines(codes.with_name(name))
-            if long := sum(line.count(" ") >= LONGEST for line in lines):
+            long = sum(line.count(" ") >= LONGEST for line in lines)
+            if long:
                 report(
                     f"  {long} lines have over {LONGEST} subwords: too long for Transformers "
                     "without --max-source-positions, --max-target-positions"
@@ -275,8 +281,10 @@ def subwords(
 
 
 def target_rules(data: Path, language: str) -> str:
-    """Language of Moses' rules for the target side of a ``bin`` folder: that of its preparation, if
-    it has one, or else ``language``."""
+    """Language of Moses' rules for the target side of a ``bin`` folder.
+
+    It is that of the folder's preparation, if it has one, or else ``language``.
+    """
     flags = read_object(data.resolve().parent / NAME)
     known = flags.get("target_lang") == language
     return str(rules_of(flags, language)["language"]) if known else language
@@ -298,7 +306,8 @@ def preparation_of(data: Path, language: str) -> tuple[dict[str, Any], Callable[
     if flags["bpe"] == "none":
         return rules_of(flags, language), str
     codes = dest / "bpe" / ("codes" if flags["bpe"] == "joint" else f"codes.{language}")
-    vocabulary, threshold = codes.with_name(f"vocabulary.{language}"), flags["vocabulary_threshold"]
+    vocabulary = codes.with_name(f"vocabulary.{language}")
+    threshold = flags["vocabulary_threshold"]
     return rules_of(flags, language), tokens.load_bpe(codes, vocabulary, threshold).segment
 
 

@@ -382,7 +382,8 @@ def draw_sentences(folder: Path, release: Release, sizes: Mapping[str, int], see
     released = any(path.parent.name == _TRAINING for path in files)
     texts: Texts = {}
     for pool, splits in (("training", ["train"]), ("held-out", ["valid", "test"])):
-        total, size = 0, sum(sizes[split] for split in splits)
+        total = 0
+        size = sum(sizes[split] for split in splits)
         lowest: list[tuple[float, str, int, str]] = []
         for path in (path for path in files if pool == _pool(path)):
             numbers = Random(f"{seed} {path.name}")

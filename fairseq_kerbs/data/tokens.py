@@ -35,8 +35,10 @@ def _moses(kind: str, language: str) -> Any:
 
 
 def tokenize(line: str, *, language: str, lowercase: bool = False, escape: bool = False) -> str:
-    """Tokens of a raw line, :func:`composed` and joined by spaces. Lower-casing follows
-    tokenization."""
+    """Tokens of a raw line, :func:`composed` and joined by spaces.
+
+    Lower-casing follows tokenization.
+    """
     line = _OUTER_JOINER.sub(" ", composed(line))
     text = _moses("MosesTokenizer", language).tokenize(line, return_str=True, escape=escape)
     text = _INNER_JOINER.sub(r"\1", text)
@@ -57,8 +59,10 @@ def lower(text: str, language: str) -> str:
 
 
 def detokenize(line: str, *, language: str, unescape: bool = False) -> str:
-    """Raw text of a line of tokens, by Moses' rules for a ``language``. ``unescape`` undoes XML
-    entities of text tokenized with ``escape``."""
+    """Raw text of a line of tokens, by Moses' rules for a ``language``.
+
+    ``unescape`` undoes XML entities of text tokenized with ``escape``.
+    """
     text = _moses("MosesDetokenizer", language).detokenize(line.split(), unescape=unescape)
     return _SPACE_BEFORE.sub("", text)
 

@@ -34,7 +34,8 @@ class Composer:
     """Composes random sentences. A tense is 0 (present) or 1 (past)."""
 
     def __init__(self, seed: int) -> None:
-        self._rng, self._tense = Random(seed), 0
+        self._rng = Random(seed)
+        self._tense = 0
 
     def sentence(self, sense: str) -> tuple[str, str]:
         """German and English sentence with a sense's word, or for "" without ambiguous words."""
@@ -53,9 +54,12 @@ class Composer:
         """English clause, and the German one in three word orders."""
         german, english = self._fill(template)
         subject, verb, rest, end = [*german.split(" / "), "", ""][:4]
-        time, when, first = "", "", False
+        time = ""
+        when = ""
+        first = False
         if self._rng.random() < 0.4:
-            (time, when), first = self._fill(_TABLE["time"]), self._rng.random() < 0.4
+            time, when = self._fill(_TABLE["time"])
+            first = self._rng.random() < 0.4
         begin = f"{time} {verb} {subject}" if first else f"{subject} {verb} {time}"
         return SimpleNamespace(
             english=f"{when} {english}" if first else f"{english} {when}",
@@ -114,7 +118,8 @@ def toy_pairs(count: int, seed: int, taken: set[str]) -> Iterator[tuple[str, str
     Sentences in ``taken`` are not repeated, and new ones are added to it. A UserError is raised if
     the templates have too few sentences.
     """
-    composer, rng = Composer(seed), Random(seed)
+    composer = Composer(seed)
+    rng = Random(seed)
     for sense in rng.choices(["", *SENSES], [7, *[1] * len(SENSES)], k=count):
         for _ in range(2000):
             german, english = composer.sentence(sense)
@@ -135,7 +140,8 @@ def write_toy_corpus(
     training set. ``train.senses.tsv`` is written last and marks a complete corpus. A UserError is
     raised if another run writes to the folder, or the templates have too few sentences.
     """
-    folder, taken = Path(folder), set[str]()
+    folder = Path(folder)
+    taken = set[str]()
     with lock_folder(folder, f"another run is writing to {folder}; wait for its end"):
         for index, (split, size) in enumerate((("test", test), ("valid", valid), ("train", train))):
             pairs = list(toy_pairs(size, 3 * seed + index, taken))

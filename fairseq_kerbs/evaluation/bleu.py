@@ -21,7 +21,8 @@ from fairseq_kerbs.utils.files import check_parallel, read_lines
 
 Texts = Sequence[str]
 TOKENIZED = ("zh", "ja", "ko")  # languages with tokenizers of their own in sacreBLEU
-SAMPLES, SEED = 1000, 12345  # of the bootstrap
+SAMPLES = 1000  # of the bootstrap
+SEED = 12345
 _ROUNDING = 1e-9  # differences of scores in percent that are below this are rounding errors
 
 
@@ -91,11 +92,13 @@ def read_systems(
     read, is empty or incomplete, or named twice, or numbers of lines differ.
     """
     for flag, paths in (("--hypotheses", hypotheses), ("--reference", references)):
-        if twice := [path for path in paths if paths.count(path) > 1]:
+        twice = [path for path in paths if paths.count(path) > 1]
+        if twice:
             raise UserError(f"{flag} names {twice[0]} twice; leave one out")
     systems = {}
     for path in hypotheses:
-        lines, name = read_lines(path), str(path)
+        lines = read_lines(path)
+        name = str(path)
         raw = detokenize_lines(lines, language=language, name=name, unescape=unescape)
         systems[name] = [*map(composed, raw)]
     loaded = {str(path): [*map(composed, read_lines(path))] for path in references}

@@ -91,7 +91,8 @@ def _gains(
     if baseline not in [*systems][:-1]:
         earlier = ", ".join([*systems][:-1])
         raise UserError(f"--baseline {baseline} is none of the systems before the last, {earlier}")
-    pair, scorer = (list(systems)[-1], baseline), CHRF()
+    pair = (list(systems)[-1], baseline)
+    scorer = CHRF()
     scores = {
         line: {name: scorer.sentence_score(systems[name][line], [text]).score for name in pair}
         for line, text in enumerate(references)

@@ -194,7 +194,8 @@ def evaluate(key: Key, sheets: Sequence[Sheet], baseline: str | None = None) -> 
         raise UserError(f"--baseline {baseline} is none of the systems {', '.join(key.systems)}")
     by_rater: dict[int, Sheet] = {}
     for sheet in sheets:
-        if (other := by_rater.setdefault(sheet.rater, sheet)) is not sheet:
+        other = by_rater.setdefault(sheet.rater, sheet)
+        if other is not sheet:
             raise UserError(
                 f"{other.path} and {sheet.path} are both the sheet of rater {sheet.rater}; give "
                 "each rater's sheet once"
@@ -277,13 +278,15 @@ def agreement(counts: NDArray[np.int64]) -> tuple[float | None, float | None]:
     Returns:
         kappa and alpha, or None for one rater, or if all scores are equal.
     """
-    raters, totals = counts[0].sum(), counts.sum(0)
+    raters = counts[0].sum()
+    totals = counts.sum(0)
     if raters < 2 or (totals > 0).sum() < 2:
         return None, None
     # ordered pairs of different ratings of a unit, [values, values]
     pairs = (counts.T @ counts - np.diag(totals)) / (raters - 1)
     chance = np.outer(totals, totals) / totals.sum()
-    equal, expected = pairs.trace(), chance.trace()
+    equal = pairs.trace()
+    expected = chance.trace()
     kappa = (equal - expected) / (totals.sum() - expected)
     middle = totals.cumsum() - totals / 2  # mean rank of a value's scores
     distance = (middle[:, None] - middle[None, :]) ** 2

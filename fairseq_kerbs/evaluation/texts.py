@@ -68,10 +68,12 @@ def read_texts(path: Path, part: Part, language: str, unescape: bool = False) ->
     ``unescape`` see :func:`.detokenize`. A UserError is raised if the file cannot be read or is
     incomplete, or is raw text with subwords.
     """
-    lines, name = read_lines(path), str(path)
+    lines = read_lines(path)
+    name = str(path)
     tokens = generated_part(lines, part, name)
     if tokens is None:
-        if marked := next((n for n, line in enumerate(lines, 1) if _SUBWORD.search(line)), None):
+        marked = next((n for n, line in enumerate(lines, 1) if _SUBWORD.search(line)), None)
+        if marked:
             raise UserError(
                 f"{path}, line {marked} has subword marks (@@); give fairseq-generate's unchanged "
                 "output, or raw text from 'fairseq-kerbs detokenize'"

@@ -75,7 +75,8 @@ def check_target(target: Tensor, h: Tensor) -> None:
         raise ValueError(f"`target` is {is_text}; it must be {needed_text}, with indices of words.")
 
 
-def kerbs_nll(
+# the equation's symbols, and options by name, as torch.nn.functional.cross_entropy has them
+def kerbs_nll(  # noqa: PLR0913
     h: Tensor,
     w: Tensor,
     theta: Tensor,

@@ -83,7 +83,8 @@ class KerbsModel(BaseFairseqModel):
     def build_model(cls, args: Any, task: Any) -> Any:
         """Build the model and install reallocation in its task. A UserError names wrong flags."""
         guards.check_named_checkpoints()
-        settings, args = config.settings_of_program(args), config.as_namespace(args)
+        settings = config.settings_of_program(args)
+        args = config.as_namespace(args)
         cls.fill(args)
         with config.user_errors():
             if cls.target is not None:
@@ -109,11 +110,14 @@ class KerbsModel(BaseFairseqModel):
         return super().build_model(args, task)
 
     def upgrade_state_dict(self, state_dict: dict[str, Tensor]) -> None:
-        """Refuse parameters that are missing or not finite, with a UserError; fairseq calls this
-        before it loads them."""
+        """Refuse parameters that are missing or not finite, with a UserError.
+
+        fairseq calls this before it loads them.
+        """
         super().upgrade_state_dict(state_dict)
         check_checkpoint(self.decoder.output, state_dict)
-        if missing := self.state_dict().keys() - state_dict.keys():
+        missing = self.state_dict().keys() - state_dict.keys()
+        if missing:
             raise UserError(
                 f"the checkpoint has no {min(missing)}: give the architecture, the numbers "
                 "of layers and the other flags that it was trained with."
@@ -195,7 +199,8 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor]) -> None:
 
     The error names the flags or the data that differ, or the damage.
     """
-    expected, prefix = layer.state_dict(), "decoder.output."
+    expected = layer.state_dict()
+    prefix = "decoder.output."
     held = {k.removeprefix(prefix): v for k, v in state_dict.items() if k.startswith(prefix)}
     held = {key: value for key, value in held.items() if not key.startswith(SAMPLE)}
     if held.keys() != expected.keys() or held["weight"].shape[1] != expected["weight"].shape[1]:
@@ -204,7 +209,8 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor]) -> None:
             f"--sense-bias (which --reallocation {config.policies_with_bias()} turns on) or size "
             f"than this model (it has {', '.join(sorted(held))})."
         )
-    senses, words = len(held["weight"]), len(held.get("inventory.log_prob", held["weight"]))
+    senses = len(held["weight"])
+    words = len(held.get("inventory.log_prob", held["weight"]))
     if words != layer.vocab_size:
         raise UserError(
             f"the checkpoint has {words} words, and the dictionary of the data {layer.vocab_size}: "

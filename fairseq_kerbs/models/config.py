@@ -365,7 +365,8 @@ FLAGS = {
 def check_ranges(args: Any, flags: type[FairseqDataclass]) -> None:
     """Check the flags of a dataclass that have an interval."""
     for item in fields(flags):
-        if interval := item.metadata.get("within"):
+        interval = item.metadata.get("within")
+        if interval:
             low, high = map(float, interval[1:-1].split(","))
             ends = {low: interval[0] == "[", high: interval[-1] == "]"}  # whether each is allowed
             value = float(getattr(args, item.name))
@@ -477,7 +478,8 @@ def kernels_from_flags(args: Any) -> list[Kernel]:
         components = int(args.mixture_components) if args.output_layer == "mos" else 0
         names = ["lin"] * components
         reader = f"--output-layer {args.output_layer}"
-    if unknown := set(names) - set(KERNELS):
+    unknown = set(names) - set(KERNELS)
+    if unknown:
         raise ValueError(
             f"{reader}: there is no kernel named '{min(unknown)}'; give names from "
             f"{', '.join(sorted(KERNELS))} with commas between them."

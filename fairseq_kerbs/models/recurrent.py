@@ -40,8 +40,11 @@ from fairseq_kerbs.utils.errors import UserError
 
 
 def right_padded(tokens: Tensor, padding_idx: int) -> tuple[Tensor, Tensor | None]:
-    """Rows of tokens [batch, len] with the padding on their left moved to the right; and the place
-    that each position has in them, [batch, len], for :func:`at_places`, or None if nothing moved.
+    """Move the padding on the left of tokens [batch, len] to the right.
+
+    Returns:
+        the new rows [batch, len], and the place that each position has in them, [batch, len], for
+        :func:`at_places`, or None if nothing moved.
     """
     leading = tokens.ne(padding_idx).cumsum(1).eq(0).sum(1, keepdim=True)  # [batch, 1]
     if not tokens.is_cuda and not leading.any():  # a card would have to be waited for
@@ -52,8 +55,10 @@ def right_padded(tokens: Tensor, padding_idx: int) -> tuple[Tensor, Tensor | Non
 
 
 def at_places(values: Tensor, places: Tensor | None) -> Tensor:
-    """Values [batch, len, …], reordered within each row: position t gets that of ``places[:, t]``;
-    unchanged if ``places`` is None."""
+    """Values [batch, len, …], reordered within each row.
+
+    Position t gets the value at ``places[:, t]``. Values are unchanged if ``places`` is None.
+    """
     if places is None:
         return values
     index = places.view(*places.shape, *[1] * (values.dim() - 2))
@@ -100,7 +105,8 @@ class SteppingDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder, ABC):
         In step-by-step decoding only of the last token: [batch, 1, d]. Tokens are padded on either
         side: no step is spent on padding on the left (``--left-pad-target``).
         """
-        tokens, places = prev_output_tokens, None
+        tokens = prev_output_tokens
+        places = None
         if incremental_state is None:
             tokens, places = right_padded(tokens, self.embed_tokens.padding_idx)
         contexts, attention = self.run(tokens, encoder_out, incremental_state)
@@ -150,8 +156,10 @@ class SteppingDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder, ABC):
 
 
 def build_rnn(cell: str, inputs: int, hidden: int, args: Any, **options: bool) -> nn.RNNBase:
-    """torch's LSTM or GRU of ``inputs`` numbers a step, with ``--layers`` and ``--dropout``, which
-    between layers is off in evaluation mode also with ``--retain-dropout``."""
+    """torch's LSTM or GRU of ``inputs`` numbers a step, with ``--layers`` and ``--dropout``.
+
+    Dropout between layers is off in evaluation mode, also with ``--retain-dropout``.
+    """
     between = args.dropout if args.layers > 1 else 0.0
     kind: Any = {"lstm": nn.LSTM, "gru": nn.GRU}[cell]
     rnn: nn.RNNBase = kind(inputs, hidden, args.layers, dropout=between, **options)
@@ -175,7 +183,8 @@ class RecurrentEncoder(FairseqEncoder):
 
     def __init__(self, cell: str, args: Any, dictionary: Any) -> None:
         super().__init__(dictionary)
-        self.padding_idx, self.layers = dictionary.pad(), args.layers
+        self.padding_idx = dictionary.pad()
+        self.layers = args.layers
         self.embed_tokens = Embedding(len(dictionary), args.embed_dim, self.padding_idx)
         self.rnn = build_rnn(cell, args.embed_dim, args.hidden_size // 2, args, bidirectional=True)
         self.dropout = FairseqDropout(args.dropout, type(self).__name__)
@@ -210,15 +219,19 @@ class RecurrentEncoder(FairseqEncoder):
 
 
 class RecurrentKerbsDecoder(SteppingDecoder):
-    """Recurrent decoder without an encoder, by flags of :class:`.config.RecurrentKerbsConfig`. Its
-    projected state is the context vector. Weights are those of torch's LSTM or GRU."""
+    """Recurrent decoder without an encoder, by flags of :class:`.config.RecurrentKerbsConfig`.
+
+    Its projected state is the context vector. Weights are those of torch's LSTM or GRU.
+    """
 
     attention_class: ClassVar[type[Attention] | None] = None
 
     def __init__(self, cell: str, args: Any, dictionary: Any, embed_tokens: Any) -> None:
         super().__init__(dictionary)
-        self.output, self.embed_tokens = embed_tokens.layer, embed_tokens
-        hidden, inputs = args.hidden_size, args.embed_dim
+        self.output = embed_tokens.layer
+        self.embed_tokens = embed_tokens
+        hidden = args.hidden_size
+        inputs = args.embed_dim
         if self.attention_class is not None:
             inputs += hidden  # what is read of the source, beside the word
         self.rnn = build_rnn(cell, inputs, hidden, args, batch_first=True)
@@ -283,15 +296,15 @@ class LuongDecoder(RecurrentKerbsDecoder):
 
 
 class BahdanauDecoder(RecurrentKerbsDecoder):
-    """Decoder of Bahdanau et al. (2015): attention before the recurrent step.
+    r"""Decoder of Bahdanau et al. (2015): attention before the recurrent step.
 
     From the paper, with s the state (h of an LSTM) of the last layer, e_t the embedding of the
     previous word, and c_t the mean of encoder outputs, weighted by :class:`BahdanauAttention`:
 
     .. math::
 
-        c_t = \\text{attention}(s_{t-1}), \\quad s_t = f(s_{t-1}, [e_t; c_t]), \\quad
-        h_t = \\text{maxout}(U s_t + V e_t + C c_t + b)
+        c_t = \text{attention}(s_{t-1}), \quad s_t = f(s_{t-1}, [e_t; c_t]), \quad
+        h_t = \text{maxout}(U s_t + V e_t + C c_t + b)
 
     where maxout is the maximum of pairs of units. h_t, of the size of word embeddings, is the
     context vector of the output layer.
@@ -392,13 +405,15 @@ class RecurrentEncoderDecoder(RecurrentModel):
 class LstmKerbsModel(RecurrentEncoderDecoder, FairseqEncoderDecoderModel):
     """LSTM with attention, sequence to sequence (Section 5.1)."""
 
-    arch, cell = "lstm_kerbs", "lstm"
+    arch = "lstm_kerbs"
+    cell = "lstm"
 
 
 class GruKerbsModel(RecurrentEncoderDecoder, FairseqEncoderDecoderModel):
     """GRU (Eq. 2) with attention, sequence to sequence."""
 
-    arch, cell = "gru_kerbs", "gru"
+    arch = "gru_kerbs"
+    cell = "gru"
 
 
 # ------------------------------------------------------------------ fairseq's own LSTM models
@@ -434,7 +449,8 @@ class FairseqLstmDecoder(SteppingDecoder, lstm.LSTMDecoder):
             below = self.dropout_out_module(states[-1][0])
             if self.residuals:
                 below = below + old[0]
-        out, attention = states[-1][0], None  # as fairseq has it: without the last residual
+        out = states[-1][0]  # as fairseq has it: without the last residual
+        attention = None
         if self.attention is not None:
             assert encoder_out is not None
             out, scores = self.attention(out, encoder_out[0], encoder_out[3])
@@ -473,7 +489,8 @@ class _FairseqLstm(KerbsModel):
             embed.weight.requires_grad = False
         decoder = model.decoder
         decoder.__class__ = FairseqLstmDecoder  # which has the same parameters
-        decoder.embed_tokens, decoder.output = embed, embed.layer
+        decoder.embed_tokens = embed
+        decoder.output = embed.layer
         decoder._modules.pop("fc_out", None)  # fairseq's output vectors
         return model
 

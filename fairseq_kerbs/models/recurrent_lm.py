@@ -43,7 +43,9 @@ class RecurrentLanguageModelDecoder(recurrent.RecurrentKerbsDecoder):
 class LstmLanguageModel(recurrent.RecurrentModel, FairseqLanguageModel):
     """LSTM language model."""
 
-    arch, cell, target = "lstm_lm_kerbs", "lstm", "future"
+    arch = "lstm_lm_kerbs"
+    cell = "lstm"
+    target = "future"
     flags = RecurrentLanguageModelConfig
     decoder_class = RecurrentLanguageModelDecoder
 
@@ -51,7 +53,8 @@ class LstmLanguageModel(recurrent.RecurrentModel, FairseqLanguageModel):
 class GruLanguageModel(LstmLanguageModel):
     """GRU language model, the paper's testbed (``configs/lm1b``)."""
 
-    arch, cell = "gru_lm_kerbs", "gru"
+    arch = "gru_lm_kerbs"
+    cell = "gru"
 
 
 # ------------------------------------------------------------------ cloze model
@@ -73,7 +76,8 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
 
     def __init__(self, cell: str, args: Any, dictionary: Any, embed_tokens: Any) -> None:
         super().__init__(dictionary)
-        self.output, self.embed_tokens = embed_tokens.layer, embed_tokens
+        self.output = embed_tokens.layer
+        self.embed_tokens = embed_tokens
         embed_tokens.posterior = False
         self.forwards, self.backwards = (
             recurrent.build_rnn(cell, args.embed_dim, args.hidden_size, args, batch_first=True)
@@ -85,8 +89,10 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
     def forward(
         self, prev_output_tokens: Tensor, src_lengths: Tensor | None = None, **others: Any
     ) -> tuple[Tensor, Any]:
-        """Context vectors of every word [batch, len] from all others, [batch, len, d]; a UserError
-        for generators, which this model cannot serve."""
+        """Context vectors of every word [batch, len] from all others, [batch, len, d].
+
+        A UserError is raised for generators, which this model cannot serve.
+        """
         if "encoder_out" in others or others.get("incremental_state") is not None:
             raise UserError(
                 "--arch bilstm_lm_kerbs reads both sides of a word and cannot generate text: use "
@@ -117,7 +123,8 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
 class BilstmLanguageModel(recurrent.RecurrentModel, FairseqLanguageModel):
     """Two-sided LSTM cloze model, for --task language_modeling --self-target."""
 
-    arch, target = "bilstm_lm_kerbs", "self"
+    arch = "bilstm_lm_kerbs"
+    target = "self"
     supported_targets = frozenset({"self"})
     flags = RecurrentLanguageModelConfig
     decoder_class = ClozeDecoder

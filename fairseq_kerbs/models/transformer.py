@@ -33,7 +33,8 @@ class PassEmbedding(ComposedEmbedding):
     embed_next: Callable[[Tensor], Tensor] | None = None
 
     def forward(self, words: Tensor, contexts: Tensor | None = None) -> Tensor:
-        embed, self.embed_next = self.embed_next, None
+        embed = self.embed_next
+        self.embed_next = None
         return super().forward(words, contexts) if embed is None else embed(words)
 
 
@@ -58,10 +59,12 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, transformer.TransformerDecode
         **options: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """Features of all positions [batch, len, d]; in decoding of the last one [batch, 1, d]."""
-        inputs, embed = (prev_output_tokens, encoder_out, incremental_state), self.embed_tokens
+        inputs = (prev_output_tokens, encoder_out, incremental_state)
+        embed = self.embed_tokens
         embed_next: Callable[[Tensor], Tensor] | None = None
         if incremental_state is not None:
-            if (features := incremental_state.get(_FEATURES)) is not None:  # of the step before
+            features = incremental_state.get(_FEATURES)  # of the step before
+            if features is not None:
                 embed_next = partial(embed, contexts=features)  # [batch, 1, d]
             output = self._one_pass(embed_next, *inputs, **options)
             if self.passes:

@@ -1,5 +1,7 @@
-"""Interface of output layers, which compute word probabilities from context vectors (Section 3),
-and the softmax baseline."""
+"""Interface of output layers, and the softmax baseline.
+
+An output layer computes word probabilities from context vectors (Section 3).
+"""
 
 from __future__ import annotations
 

@@ -111,7 +111,8 @@ class KerbsOutputLayer(OutputLayer):
         ValueError: M is out of range, a name is unknown, or the policy cannot move such senses.
     """
 
-    def __init__(
+    # three sizes, and the paper's choices by name, each a flag of the models
+    def __init__(  # noqa: PLR0913
         self,
         embed_dim: int,
         vocab_size: int,

@@ -232,8 +232,10 @@ def summarize(layer: KerbsOutputLayer) -> dict[str, float]:
 
 @torch.no_grad()
 def renew(optimizer: Any, parameter: Tensor, rows: Tensor, values: Tensor | None) -> None:
-    """Zero an optimizer's moments of rows [K] of a parameter, and write the rows' values [K, ...]
-    into its float32 master copy.
+    """Make an optimizer start anew with rows [K] of a parameter.
+
+    Its moments of the rows are set to zero, and the rows' values [K, ...] are written into its
+    float32 master copy.
 
     fairseq's FP16 optimizers update this copy and write it over the parameters. It is one flat
     tensor per device, or with ``--fp16-no-flatten-grads`` one tensor per parameter. It keeps a θ of

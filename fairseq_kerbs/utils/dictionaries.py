@@ -50,7 +50,8 @@ def check_dictionaries(state: dict[str, Any], task: Any) -> None:
     Of the checkpoint's ``state``, only the entry ``task_state`` is used.
     """
     for side in ("source", "target"):
-        trained, dictionary = digest_kept(state, side), getattr(task, f"{side}_dictionary")
+        trained = digest_kept(state, side)
+        dictionary = getattr(task, f"{side}_dictionary")
         if trained is not None and trained != digest(dictionary):
             words = trained.split()[0]
             other = ", but of other words or in another order" * (words == str(len(dictionary)))

@@ -101,7 +101,8 @@ def atomic_write(path: Path | str, mode: str = "w") -> Iterator[Any]:
 
 def sha256_of(path: Path | str) -> str:
     """SHA-256 of a file, or of the names and contents of a folder's files, in hexadecimal."""
-    path, digest = Path(path), hashlib.sha256()
+    path = Path(path)
+    digest = hashlib.sha256()
     if path.is_dir():
         for file in sorted(file for file in path.rglob("*") if file.is_file()):
             digest.update(f"{file.relative_to(path)} {sha256_of(file)}\n".encode())

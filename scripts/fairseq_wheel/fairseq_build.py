@@ -45,8 +45,10 @@ def build_wheel(
     config_settings: dict[str, Any] | None = None,
     metadata_directory: str | None = None,
 ) -> str:
-    """Build the wheel into `wheel_directory` and return its file name; a BuildError if the source
-    is not there, or not the one that the edits are for."""
+    """Build the wheel into `wheel_directory` and return its file name.
+
+    A BuildError is raised if the source is not there, or not the one that the edits are for.
+    """
     target = os.path.abspath(wheel_directory)
     with tempfile.TemporaryDirectory() as folder:
         tree = unpacked_source(Path(folder))
@@ -62,8 +64,10 @@ def build_wheel(
 
 
 def unpacked_source(folder: Path, sha256: str = SHA256) -> Path:
-    """The top folder of the source, unpacked into `folder` from the user's own file or the index; a
-    BuildError if there is no such file, no download, or its checksum is not `sha256`."""
+    """The top folder of the source, unpacked into `folder` from the user's own file or the index.
+
+    A BuildError is raised if there is no such file, no download, or its checksum is not `sha256`.
+    """
     given = os.environ.get("FAIRSEQ_SDIST")
     archive = Path(given).expanduser() if given else _download(folder)
     if not archive.is_file():
@@ -89,7 +93,8 @@ def nested_pip_environment(outer: Mapping[str, str], stand_in: str) -> dict[str,
     """
     unwanted = ("_PYPROJECT_HOOKS_", "PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT", "PIP_REQUIRE_VIRT")
     env = {name: value for name, value in outer.items() if not name.startswith(unwanted)}
-    if index := outer.get("UV_DEFAULT_INDEX"):
+    index = outer.get("UV_DEFAULT_INDEX")
+    if index:
         env.setdefault("PIP_INDEX_URL", index)
     return env | {"PYTHONPATH": f"{stand_in}{os.pathsep}{outer.get('PYTHONPATH', '')}"}
 

@@ -34,10 +34,14 @@ class Edit(NamedTuple):
 
 
 def apply_edits(tree: Path, edits: Sequence[Edit]) -> None:
-    """Apply `edits` in turn to the source below `tree`; a BuildError if one finds another number of
-    places than it names, so that this is not the source that it was written for."""
+    """Apply `edits` in turn to the source below `tree`.
+
+    A BuildError is raised if one finds another number of places than it names, so that this is not
+    the source that it was written for.
+    """
     for edit in edits:
-        pattern, found = re.compile(edit.pattern, re.MULTILINE), 0
+        pattern = re.compile(edit.pattern, re.MULTILINE)
+        found = 0
         for path in tree.glob(edit.files):
             text, places = pattern.subn(edit.text, path.read_text(encoding="utf-8"))
             if places:
@@ -61,7 +65,8 @@ def _dedented(found: re.Match[str]) -> str:
 
 
 _ALL = "fairseq/**/*.py"
-_COMPOSER, _HYDRA_BASE = "fairseq/dataclass/utils.py", 'version_base="1.1"'
+_COMPOSER = "fairseq/dataclass/utils.py"
+_HYDRA_BASE = 'version_base="1.1"'
 _LAYER = "fairseq/modules/transformer_layer.py"
 _ENCODER = "fairseq/models/transformer/transformer_encoder.py"
 _COPIES = (

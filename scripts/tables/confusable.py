@@ -55,7 +55,8 @@ def confusable_words(
         "",
         *_clusters(results, first["clusters"], baseline, clusters),
     ]
-    if examples := _examples(others, baseline):
+    examples = _examples(others, baseline)
+    if examples:
         lines += ["", *examples]
     return lines
 
@@ -82,9 +83,11 @@ def _markdown(rows: Sequence[Mapping[str, str]]) -> list[str]:
 def _systems(results: Mapping[str, Mapping[str, Any]], baseline: str) -> list[str]:
     rows = []
     for title, result in results.items():
-        inside, everywhere = _total(result, "(all clusters)"), _total(result, "(all words)")
+        inside = _total(result, "(all clusters)")
+        everywhere = _total(result, "(all words)")
         same = title == baseline
-        resolved, introduced = inside["resolved"], inside["introduced"]
+        resolved = inside["resolved"]
+        introduced = inside["introduced"]
         rows.append(
             {
                 "system": title,

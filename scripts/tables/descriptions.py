@@ -101,7 +101,8 @@ def load_table(name: str) -> dict[str, Any]:
         raise UserError(
             f"--table {name}: there is {', '.join(NAMES + OTHERS)}, all, or a FILE.yaml"
         )
-    table, shared = configurations.read_yaml(path), path.parent / "data.yaml"
+    table = configurations.read_yaml(path)
+    shared = path.parent / "data.yaml"
     data = configurations.read_yaml(shared) if shared.is_file() else {}
     table["data"] = data | table.get("data", {})
     try:
@@ -126,7 +127,8 @@ def load_table(name: str) -> dict[str, Any]:
 def plan_runs(table: Mapping[str, Any], scale_name: str) -> Iterator[Run]:
     """Runs of a table at a scale, ordered by seed. Invalid configurations raise a UserError."""
     for name, column in table["columns"].items():
-        scale, runs = column.get(scale_name, {}), list[Run]()
+        scale = column.get(scale_name, {})
+        runs = list[Run]()
         for seed, row in product(scale.get("seeds", ["1"]), table["rows"] if scale else ()):
             files = [scale.get("config"), *_fitting(row, scale.get("configs", {}))]
             if files[-1]:
@@ -153,14 +155,16 @@ def _fitting(row: str, values: Mapping[str, Any]) -> list[Any]:
 
 
 def _plan_run(table: Any, column: str, row: str, seed: int, scale: Any, file: str) -> Run:
-    where, metric = table["file"], table["columns"][column]["metric"]
+    where = table["file"]
+    metric = table["columns"][column]["metric"]
     config = next((c for c in (CONFIGS / file, where.parent / file) if c.is_file()), None)
     if config is None:
         raise UserError(f"{where}: there is no configuration {file} below {CONFIGS}")
     changes = [*_fitting(row, table.get("flags", {})), *_fitting(row, scale.get("flags", {}))]
     flags = {flag: value for change in changes for flag, value in change.items()}
     flags = configurations.check_flags(f"{where}: flags: {row}", flags)
-    if off := [flag for flag, value in flags.items() if value is None or value is False]:
+    off = [flag for flag, value in flags.items() if value is None or value is False]
+    if off:
         raise UserError(f"{where}: flags: {row}: no command line takes {off[0]} away")
     experiment = configurations.load_experiment(config)
     train = {**experiment.train, **flags}
@@ -206,7 +210,8 @@ def select_runs(
     runs = [run for table in map(load_table, tables) for run in plan_runs(table, scale)]
     if not runs:
         raise UserError(f"{', '.join(tables)} has no --scale {scale}: give the other one")
-    labels, wanted = [run.label for run in runs], set[str]()
+    labels = [run.label for run in runs]
+    wanted = set[str]()
     for pattern in only or ["*"]:
         matching = [label for label in labels if pattern in label or fnmatch(label, pattern)]
         if not matching:
@@ -216,7 +221,8 @@ def select_runs(
         wanted.update(matching)
     # what is counted beside the baseline needs its run
     wanted |= {r.baseline for r in runs if r.table["kind"] == "neighbours" and r.label in wanted}
-    missing, selected = dict[str, str](), list[Run]()
+    missing = dict[str, str]()
+    selected = list[Run]()
     for run in (run for run in runs if run.label in wanted):
         if run.raw(corpora) is None and not Path(work, run.prepared, "bin").is_dir():
             folders = " or ".join(run.data["folders"])

@@ -34,27 +34,36 @@ def write_figures(runs: Sequence[Run], path: str) -> None:
     for (run, row), base in product(zip(runs, figures), runs):
         same = (base.column, base.seed) == (run.column, run.seed)
         if same and run.metric in ORDERS and base.row == run.table["baseline"] != run.row:
-            systems, reference, bleu = [texts_of(base), texts_of(run)], *reference_of(run)
+            systems = [texts_of(base), texts_of(run)]
+            reference, bleu = reference_of(run)
             row["p"] = paired_bootstrap(systems, [reference], bleu)[1]["BLEU"][1].p_value
     DataFrame(figures).to_csv(path, index=False)
 
 
 def texts_of(run: Run) -> list[str]:
+    """Raw hypotheses of a run, one a line of the reference."""
     return read_texts(Path(run.output), "H", run.data.get("language", "en"))
 
 
 def reference_of(run: Run) -> tuple[list[str], dict[str, Any]]:
+    """Lines of a run's reference, and sacreBLEU's metric by its name."""
     bleu = bleu_metric(ORDERS.get(run.metric, 4), language=run.data.get("language", "en"))
     return read_lines(f"{run.prepared}/reference"), {"BLEU": bleu}
 
 
 def figures_of(run: Run) -> dict[str, Any]:
+    """Figures of a run from its logs and hypotheses, a row of the table.
+
+    The value is that of the column's metric. A UserError is raised if the run has none.
+    """
     log = Path(run.folder, "train.log").read_text("utf-8", "replace")
     walls = [int(text) for text in re.findall(r"\bwall[ =](\d+)", log)]  # restarts when resumed
     attempts = [now for now, later in zip(walls, [*walls[1:], 0]) if later < now]
     parameters = re.search(r"num\. shared model params: ([\d,]+)", log)
     loss = min(map(float, _VALID.findall(log)), default=None)
-    value, signature, length_ratio = loss, None, None
+    value = loss
+    signature: str | None = None
+    length_ratio: float | None = None
     if run.metric == "mixture_variance":
         # of the checkpoint that the other figures are about; none if the model is no mixture
         found = [(float(nll), float(variance)) for nll, variance in _VARIANCE.findall(log)]
@@ -63,10 +72,12 @@ def figures_of(run: Run) -> dict[str, Any]:
         printed = _PERPLEXITY.findall(Path(run.output).read_text("utf-8"))
         value = float(printed[-1]) if printed else None
     elif run.metric in ORDERS:
-        (reference, bleu), texts = reference_of(run), texts_of(run)
+        reference, bleu = reference_of(run)
+        texts = texts_of(run)
         check_parallel({run.output: texts, f"{run.prepared}/reference": reference})
         (score,) = corpus_scores(texts, [reference], bleu)
-        value, signature = score.score, f"{score.signature}|order:{ORDERS[run.metric]}"
+        value = score.score
+        signature = f"{score.signature}|order:{ORDERS[run.metric]}"
         length_ratio = score.length_ratio
     if value is None:
         raise UserError(f"{run.output} has no figure; see the logs beside it")

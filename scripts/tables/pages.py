@@ -83,13 +83,15 @@ def write_table(
             lines += [*(f"- {note}" for note in notes if note), ""]
         elif of_column:
             lines += [f"## {title}", "", *_examples(of_column)]
-    file, name = table["file"], table["name"].removeprefix("table")
+    file = table["file"]
+    name = table["name"].removeprefix("table")
     name = name if file.parent == TABLES else file.name
     command = f"scripts/reproduce_tables.sh --table {name} --scale {scale}"
     if ratings and has_ratings(table):
         command += f" --human {Path(ratings).name}"
     lines.append(f"Made with `{command}`")
-    cpu, revision = describe_machine("cpu"), describe_versions()["revision"]
+    cpu = describe_machine("cpu")
+    revision = describe_versions()["revision"]
     lines.append(f"at git revision {revision}, on {cpu['usable_cores']} cores of {cpu['cpu']}.")
     write_lines(Path(path), lines)
 
@@ -98,8 +100,11 @@ def _section(table: Any, column: Any, scale: Any, figures: Any) -> list[str]:
     """Table of a column, with notes."""
     from pandas import DataFrame, Series
 
-    rows, base, metric = table["rows"], table["baseline"], column["metric"]
-    groups, form = figures.groupby("row"), ".3f" if metric == "valid_loss" else ".2f"
+    rows = table["rows"]
+    base = table["baseline"]
+    metric = column["metric"]
+    groups = figures.groupby("row")
+    form = ".3f" if metric == "valid_loss" else ".2f"
     paper = Series(column.get("paper", {}), dtype=float)
 
     def mean_and_deviation(key: str, form: str) -> Any:
@@ -177,7 +182,9 @@ def _ratings_section(table: Any, column: Any, ratings: str) -> list[str]:
     """Table of people's scores beside the paper's, with notes."""
     from pandas import DataFrame, Series
 
-    rows, base, paper = table["rows"], table["baseline"], column.get("paper", {})
+    rows = table["rows"]
+    base = table["baseline"]
+    paper = column.get("paper", {})
     result = read_ratings(Path(ratings)) if ratings else None
     figures = ratings_by_row(Path(ratings), result, rows) if result else {}
 
@@ -212,7 +219,8 @@ def _ratings_section(table: Any, column: Any, ratings: str) -> list[str]:
         )
     else:
         notes += [f"{agreement_sentence(result)}.", f"{significance_sentence(result)}."]
-        if missing := [rows[row] for row in scores if row not in means]:
+        missing = [rows[row] for row in scores if row not in means]
+        if missing:
             notes.append(f"Without scores: {', '.join(missing)}.")
     markdown = frame.to_markdown(index=False, disable_numparse=True)
     return [markdown, "", *(f"- {note}" for note in notes if note)]
@@ -220,11 +228,13 @@ def _ratings_section(table: Any, column: Any, ratings: str) -> list[str]:
 
 def _examples(runs: Sequence[Run]) -> list[str]:
     """Outputs of the first seed, for lines where systems differ and for the largest gains."""
-    first, table = runs[0], runs[0].table
+    first = runs[0]
+    table = runs[0].table
     answers = {table["rows"][run.row]: texts_of(run) for run in runs if run.seed == first.seed}
     language = first.data.get("source_language", "en")
     texts = read_texts(Path(first.output), "S", language), reference_of(first)[0], answers
-    base, lines = table["rows"].get(table["baseline"]), list[str]()
+    base = table["rows"].get(table["baseline"])
+    lines = list[str]()
     rules: tuple[examples.Choice, ...] = ("differing", "best")
     for rule in rules if len(answers) > 1 else ():
         chosen = examples.side_by_side(*texts, rule, 5, first.seed, baseline=base)

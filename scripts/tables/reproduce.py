@@ -58,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run_snakemake(args, extra)
     except (UserError, ModuleNotFoundError) as error:
-        if not (sentence := sentence_of(error)):
+        sentence = sentence_of(error)
+        if not sentence:
             raise
         parser.exit(2, f"reproduce_tables.sh: error: {sentence}\n")
 
@@ -73,14 +74,16 @@ def _run_snakemake(args: argparse.Namespace, extra: Sequence[str]) -> int:
     if args.human is not None:
         check_ratings(args.human, [run.table for run in runs])
     planned = {r.folder: r.minutes for r in runs if not (args.work / r.folder / "trained").exists()}
-    count, hours = len({run.folder for run in runs}), sum(planned.values()) / 60
+    count = len({run.folder for run in runs})
+    hours = sum(planned.values()) / 60
     unknown = list(planned.values()).count(0)
     text = f"{count} runs, {len(planned)} to train, estimated {hours:.1f} h in sequence"
     text += f" without {unknown} of unknown length" if unknown else ""
     print(*missing, text, sep="\n", flush=True)
     if not runs:
         raise UserError("there is no run to train or to report")
-    jobs, cores = args.jobs or 1, usable_cores()
+    jobs = args.jobs or 1
+    cores = usable_cores()
     lock = None if args.dry_run else lock_folder(args.work)
     command = [sys.executable, "-P", "-m", "snakemake", "--quiet", "host"]
     command += ["--snakefile", str(Path(__file__).with_name("Snakefile"))]
@@ -132,7 +135,8 @@ class Progress:
 
     def __init__(self, runs: Sequence[Run], work: Path, jobs: int, shown: bool = True) -> None:
         self.minutes = {run.folder: run.minutes for run in runs}
-        self.work, self.jobs = work, jobs
+        self.work = work
+        self.jobs = jobs
         self.started = time.monotonic()
         self.before = self._trained()
         self._ended = threading.Event()

@@ -15,7 +15,7 @@ import torch
 from fairseq.data import Dictionary
 
 from fairseq_kerbs.analysis.names import SenseNames
-from fairseq_kerbs.analysis.report import build_report, html_page
+from fairseq_kerbs.analysis.report import ReportSize, build_report, html_page
 from fairseq_kerbs.analysis.words import sense_numbers
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from tests.analysis.conftest import Reported, Trained, text_of
@@ -76,7 +76,9 @@ def hostile() -> str:
     entries = [number for number in range(4, len(words)) for _ in range(5)]
     tokens = [(line, 1, n, sense_numbers(layer, n)[0]) for line, n in enumerate(entries)]
     text = text_of([["a", words[number], "b", *HOSTILE] for number in entries], tokens)
-    report = build_report(SenseNames(text, words.symbols), layer, words, HOSTILE, nearest=2)
+    report = build_report(
+        SenseNames(text, words.symbols), layer, words, HOSTILE, size=ReportSize(nearest=2)
+    )
     title = "</title><script>document.title='caught'</script>"
     facts = {"checkpoint": "</script><b>.pt"}
     return html_page(title, facts, report, layer, counts=[1] * len(words), clearest=HOSTILE)

@@ -13,7 +13,7 @@ from scipy import sparse
 from torch import Tensor
 
 from fairseq_kerbs.analysis import neighbours as analysis
-from fairseq_kerbs.analysis.occurrences import Text, read_text
+from fairseq_kerbs.analysis.occurrences import Extras, Text, read_text
 from fairseq_kerbs.checkpoints import load_layer, load_model_and_task, model_layer
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer, SoftmaxOutputLayer
@@ -175,7 +175,7 @@ def test_the_command_with_a_second_model(trained: Trained, reported: Reported) -
         for row in both["totals"]
     ]
     model, task = load_model_and_task(trained.softmax, trained.data, any_model=True)
-    tokens = read_text(model, task, "test", guesses=True).tokens
+    tokens = read_text(model, task, "test", extras=Extras(guesses=True)).tokens
     words = tokens[tokens["entry"] >= 4]
     right = int((words["guess"] == words["entry"]).sum())
     assert both["totals"][1]["other_right"] == right
@@ -190,7 +190,7 @@ def test_the_command_with_data(name: str, trained: Trained, reported: Reported) 
     flags = ["--data", trained.data, "--least", "5", "--joined", "--examples", "2"]
     text, report, rows = reported("neighbours", path, *flags)
     model, task = load_model_and_task(path, trained.data, any_model=True)
-    tokens = read_text(model, task, "test", guesses=True).tokens
+    tokens = read_text(model, task, "test", extras=Extras(guesses=True)).tokens
     words = tokens[tokens["entry"] >= 4]
     assert report["totals"][1]["right"] == int((words["guess"] == words["entry"]).sum())
     words_of = {cluster["cluster"]: cluster["words"] for cluster in report["clusters"]}

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fairseq_kerbs.analysis import occurrences
-from fairseq_kerbs.analysis.occurrences import read_text
+from fairseq_kerbs.analysis.occurrences import Extras, read_text
 from fairseq_kerbs.analysis.words import joined_words, sense_numbers, sense_of
 from fairseq_kerbs.checkpoints import contexts as passes
 from fairseq_kerbs.checkpoints import load_model_and_task
@@ -63,10 +63,10 @@ def test_a_text_is_thinned_but_its_sample_is_not(trained: Trained, monkeypatch: 
     monkeypatch.setattr(passes, "TOKENS_PER_BATCH", 100)
     model, task = load_model_and_task(trained.kerbs, trained.data)
     the = task.target_dictionary.index("the")
-    whole = read_text(model, task, "test", words=[the])
+    whole = read_text(model, task, "test", extras=Extras(words=[the]))
     assert len(whole.contexts) == (whole.tokens["entry"] == the).sum() > 10
     sample = sample_of([the], len(task.target_dictionary), whole.contexts.shape[1], 1000)
-    thin = read_text(model, task, "test", most=150, words=[the], sample=sample)
+    thin = read_text(model, task, "test", most=150, extras=Extras(words=[the], sample=sample))
     assert 0 < len(thin.words) < len(whole.words) / 2
     assert thin.words == [whole.words[number] for number in thin.number]
     sums = sample.contexts(the).sum(0), whole.contexts.sum(0)
@@ -82,7 +82,7 @@ def test_predictions_are_the_models_own(trained: Trained, kind: str, monkeypatch
     model, task = load_model_and_task(getattr(trained, kind), trained.data, any_model=True)
     words = task.target_dictionary
     monkeypatch.setattr(occurrences, "MOST_LOG_PROBS", 7 * len(words))
-    text = read_text(model, task, "test", joined=False, guesses=True)
+    text = read_text(model, task, "test", joined=False, extras=Extras(guesses=True))
     rows = text.tokens.set_index(["line", "place"])
     split = task.dataset("test")
     for index in range(len(split)):
@@ -96,7 +96,7 @@ def test_predictions_are_the_models_own(trained: Trained, kind: str, monkeypatch
             expected = [float(scores[place, word]), float(scores[place].max())]
             assert [row["probability"], row["guessed"]] == pytest.approx(expected, rel=1e-3)
             assert float(scores[place, int(row["guess"])]) == pytest.approx(expected[1], rel=1e-3)
-    joined = read_text(model, task, "test", guesses=True)
+    joined = read_text(model, task, "test", extras=Extras(guesses=True))
     assert 0 < len(joined.tokens) < len(rows)
     for line, place, word in joined.tokens[["line", "place", "entry"]].itertuples(index=False):
         assert joined.words[line][place] == words[word]

@@ -27,6 +27,7 @@ from fairseq_kerbs.analysis.gold_senses import Labelled, compare_with_gold
 from fairseq_kerbs.analysis.names import LEAST_OCCURRENCES, SenseNames, log_odds
 from fairseq_kerbs.analysis.occurrences import Text, read_text
 from fairseq_kerbs.analysis.report import (
+    ReportSize,
     build_report,
     html_page,
     nearest_senses,
@@ -92,9 +93,9 @@ def test_senses_by_deciles_of_frequency() -> None:
 
 def test_a_softmax_layer_has_no_word_of_several_senses() -> None:
     layer, words = SoftmaxOutputLayer(4, 9), dictionary(9)
-    report = build_report(None, layer, words, nearest=2)
+    report = build_report(None, layer, words, size=ReportSize(nearest=2))
     assert (report["by_number"], report["words"]) == ([5], [])
-    (word,) = build_report(None, layer, words, words=["w1"], nearest=9)["words"]
+    (word,) = build_report(None, layer, words, words=["w1"], size=ReportSize(nearest=9))["words"]
     (sense,) = word["senses"]
     assert sense["theta"] is None
     assert {near["name"] for near in sense["nearest"]} == {"w0#1", "w2#1", "w3#1", "w4#1"}
