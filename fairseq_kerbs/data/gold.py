@@ -103,6 +103,7 @@ def stemmer(language: str) -> Callable[[str], str]:
 
 
 def parallel(*paths: Path) -> list[tuple[str, ...]]:
+    """Lines of parallel texts side by side. A UserError is raised if their numbers differ."""
     texts = [read_lines(path) for path in paths]
     check_parallel(dict(zip(map(str, paths), texts)))
     return list(zip(*texts))

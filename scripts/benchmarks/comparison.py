@@ -45,8 +45,10 @@ Entries = Mapping[str, tuple[str, Callable[[], Workload]]]
 
 
 def alternate(workloads: Mapping[str, Workload], repetitions: int) -> dict[str, list[float]]:
-    """Time every workload once in each repetition, without garbage collection: seconds by name. The
-    order is rotated, so that nobody always runs after the same neighbour."""
+    """Time every workload once in each repetition, without garbage collection: seconds by name.
+
+    The order is rotated, so that nobody always runs after the same neighbour.
+    """
     names = list(workloads)
     times: dict[str, list[float]] = {name: [] for name in names}
     for repetition in progress(range(repetitions), "repetitions", ""):
@@ -124,7 +126,9 @@ def tables(result: Mapping[str, Any]) -> str:
 
 def peak_memory(workload: Workload, device: str) -> int:
     """Bytes that one call takes at its peak beyond what was there before it, gradients included.
-    Nothing else may be using this process."""
+
+    Nothing else may be using this process.
+    """
     workload.reset()
     gc.collect()
     if device == "cuda":

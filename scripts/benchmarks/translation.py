@@ -79,8 +79,10 @@ def set_up(name: str, sizes: dict[str, Any], device: str, seed: int, *flags: str
 
 
 def make_batch(task: Any, seed: int, sentences: int, length: int) -> dict[str, Any]:
-    """A batch of random sentences as fairseq's own dataset collates it; sources as targets long.
-    ``length`` is the mean number of tokens of a sentence."""
+    """A batch of random sentences as fairseq's own dataset collates it.
+
+    ``length`` is the mean number of tokens of a sentence. Sources are as long as targets.
+    """
     generator = torch.Generator().manual_seed(seed)
     drawn = length + LENGTH_STD * torch.randn(sentences, generator=generator)
     lengths = drawn.round().int().clamp(min=2).tolist()  # the final </s> included
@@ -130,7 +132,8 @@ def step_workload(
     )
 
 
-def decode_workload(
+# One argument for each flag of ``benchmark.py decode``.
+def decode_workload(  # noqa: PLR0913
     name: str,
     *,
     batch: int,

@@ -72,6 +72,7 @@ def validation(pattern: str) -> dict[int, float]:
 
 
 def prices() -> list[dict[str, str]]:
+    """Rows of the table of times and agreement with gold senses."""
     return list(csv.DictReader(read("clusters/price.tsv").splitlines(), delimiter="\t"))
 
 
@@ -167,6 +168,7 @@ def outliers() -> Values:
 
 
 def draw_training(plt: Any, values: Values) -> Any:
+    """Figure of :func:`training`."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 5))
     for label, shown in values.items():
         left.plot(shown["minutes"], shown["loss"], label=label)
@@ -181,6 +183,7 @@ def draw_training(plt: Any, values: Values) -> Any:
 
 
 def draw_price(plt: Any, values: Values) -> Any:
+    """Figure of agreement with gold senses over training time."""
     figure, axes = plt.subplots(figsize=(7.5, 4.5))
     for label, shown in values.items():
         bars = [[shown["v"] - shown["low"]], [shown["high"] - shown["v"]]]
@@ -196,6 +199,7 @@ def draw_price(plt: Any, values: Values) -> Any:
 
 
 def draw_lemma41(plt: Any, values: Values) -> Any:
+    """Figure of the number of senses by the number of clusters."""
     figure, axes = plt.subplots(figsize=(7.5, 4.5))
     counts = [1, 2, 3, 4]
     axes.plot(
@@ -242,6 +246,7 @@ def draw_outliers(plt: Any, values: Values) -> Any:
 
 
 def main(arguments: list[str]) -> None:
+    """Draw all figures into a folder."""
     import matplotlib as mpl
 
     mpl.use("Agg")

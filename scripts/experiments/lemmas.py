@@ -81,8 +81,11 @@ def spread_directions(number: int, dim: int, generator: torch.Generator) -> Tens
 def _experiment(
     word: Tensor, width: Tensor, training: Training, seed: int, **options: Any
 ) -> tuple[Tensor, KerbsOutputLayer, torch.optim.Adam, Callable[[], float]]:
-    """Directions of clusters [C, d], an output layer, its optimizer, and a function that updates it
-    once and returns the mean loss in nats; [C] words of the clusters, in order, and their σ."""
+    """Directions of clusters [C, d], an output layer, its optimizer, and an update.
+
+    The update is a function that returns the mean loss in nats. ``word`` [C] has the words of the
+    clusters, in order, and ``width`` [C] their σ.
+    """
     g = torch.Generator().manual_seed(seed)
     direction = spread_directions(len(word), training.dim, g)
     clusters = torch.bincount(word)  # [V]
@@ -115,9 +118,9 @@ def learn_senses(
     words_each: int = 3,
     seed: int = 0,
 ) -> Row:
-    """Lemma 4.1: train with reallocation; ``words_each`` words have k clusters, k = 1, 2, 3, 4, all
-    of the same σ, :data:`WIDTH`.
+    """Lemma 4.1: train with reallocation.
 
+    ``words_each`` words have k clusters, k = 1, 2, 3, 4, all of the same σ, :data:`WIDTH`.
     Senses move every :data:`INTERVAL` updates, but not in the last fifth of training. Under
     ``paper`` ε is the log P at which a word with a mean loss of :data:`NEEDY_LOSS` settles:
     −loss/(Vβ).
@@ -192,8 +195,10 @@ def learn_theta(
 
 
 def theta_correlation(rows: Sequence[Row], least_unsure: float = -1.0) -> float:
-    """Spearman's between width and θ, where 1 − P(y) is at least so much. Where it has vanished, so
-    has the gradient of θ: its value says how far training came."""
+    """Spearman's between width and θ, where 1 − P(y) is at least so much.
+
+    Where it has vanished, so has the gradient of θ: its value says how far training came.
+    """
     table = DataFrame([row for row in rows if row["unsure"] >= least_unsure])
     return float(table["width"].corr(table["theta"], method="spearman"))
 

@@ -79,7 +79,9 @@ class Contexts:
 
 
 def expected_sigma(dim: float, width: float, outliers: Outliers) -> float:
-    """σ at which the expectation of Eq. 8 is largest. It is the root of E|x|²/d, where
+    """σ at which the expectation of Eq. 8 is largest.
+
+    It is the root of E|x|²/d, where
 
         E|x|² = α (d/12 + b) + (1 − α) d₁ σ₁²
 
@@ -105,8 +107,10 @@ def _clusters(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def draw_contexts(dim: int, outliers: Outliers, each: int, seed: int) -> Contexts:
-    """``each`` contexts of every word in ``dim`` ≥ d₁ dimensions. Of these, round(α · each) are
-    outliers."""
+    """``each`` contexts of every word in ``dim`` ≥ d₁ dimensions.
+
+    Of these, round(α · each) are outliers.
+    """
     g = torch.Generator().manual_seed(seed)
     centers, group, spread = _clusters(g)
     random = torch.randn(dim, SUBSPACE, generator=g, dtype=torch.float64)
