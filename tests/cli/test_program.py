@@ -315,7 +315,7 @@ def test_a_reader_that_goes_away_is_no_error(out: Path) -> None:
 def test_a_terminated_command_leaves_nothing(tmp_path: Path, monkeypatch: Patch) -> None:
     before = signal.getsignal(signal.SIGTERM)
 
-    def terminated(argv: list[str]) -> int:
+    def terminated(*arguments: object) -> int:
         with atomic_write(tmp_path / "file"):
             signal.raise_signal(signal.SIGTERM)
         return 0
