@@ -33,7 +33,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_kerbs.kernels import KERNELS, Kernel, kernel_logits
-from fairseq_kerbs.reallocation.clustering import PlacementSettings, place_senses
+from fairseq_kerbs.reallocation.clustering import LEAST_CONTEXTS, PlacementSettings, place_senses
 from fairseq_kerbs.reallocation.moves import Moves, SenseState
 from fairseq_kerbs.reallocation.policy import DefaultSchedule, Policy, setting
 from fairseq_kerbs.senses import build_sense_table
@@ -83,6 +83,12 @@ class Clusters(Policy):
     def describe(self, moves: Moves, senses_per_word: Tensor) -> str:
         several = senses_per_word.gt(1).sum()
         return f"{len(moves)} senses placed on clusters; {several} words have several"
+
+    def describe_none(self) -> str:
+        return (
+            f"no word receives a second sense; words need {LEAST_CONTEXTS} sampled contexts, in "
+            "--reallocation-interval updates"
+        )
 
     def propose(self, senses: SenseState) -> Moves:
         sample = senses.contexts

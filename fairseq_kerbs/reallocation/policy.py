@@ -95,6 +95,10 @@ class Policy(ABC):
         """What the log says of moves. ``senses_per_word`` [V] are the numbers after them."""
         return f"{moves.moved} senses moved to {moves.words.unique().numel()} words"
 
+    def describe_none(self) -> str:
+        """What the log says if a policy that reads contexts moves no sense."""
+        return "no sense moved; contexts are sampled for --reallocation-interval updates"
+
     @classmethod
     def settings(cls) -> dict[str, Setting]:
         """Settings that are flags, by name."""

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.reallocation import Moves, Policy, apply_moves, propose_moves, reset_moments
-from fairseq_kerbs.reallocation.clustering import LEAST_CONTEXTS
 from fairseq_kerbs.torch_compat import OUT_OF_MEMORY
 from fairseq_kerbs.utils.dictionaries import remember_dictionaries
 from fairseq_kerbs.utils.processes import progress
@@ -124,7 +123,7 @@ class SenseUpdates:
         first = min(self.schedule.at, default=self.schedule.interval)
         if 0 < max_update <= first:
             logger.warning(
-                f"--reallocation {policy.name} places no sense before update {first}, and "
+                f"--reallocation {policy.name} moves no sense before update {first}, and "
                 f"--max-update is {max_update}: give --reallocation-at 0.2, or a longer training."
             )
 
@@ -190,10 +189,8 @@ class SenseUpdates:
         if not len(moves):
             layer.inventory.start_interval()  # as it would if senses had moved
             if policy.needs_contexts:
-                logger.warning(
-                    f"reallocation after {updates} updates: no word receives a second sense; words "
-                    f"need {LEAST_CONTEXTS} sampled contexts, in --reallocation-interval updates."
-                )
+                reason = policy.describe_none()
+                logger.warning(f"reallocation after {updates} updates: {reason}.")
             return 0
         for parameter, values in apply_moves(layer.sense_state(), moves):
             if moves.reset_moments or values is not None:

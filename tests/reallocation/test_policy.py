@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_kerbs.reallocation import (
+    POLICIES,
     Algorithm1,
     AuthorsCode,
     Moves,
@@ -22,6 +23,7 @@ from fairseq_kerbs.reallocation import (
     reallocate,
     register,
 )
+from fairseq_kerbs.reallocation.clustering import LEAST_CONTEXTS
 from fairseq_kerbs.reallocation.policy import readers_of, setting
 from fairseq_kerbs.senses import SenseInventory, random_allocation
 from tests.helpers.inventories import inventory_of
@@ -147,3 +149,9 @@ def test_names_and_flags_of_policies_are_unique(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(policy, "POLICIES", dict(policy.POLICIES))
     register(Named)
     assert readers_of("log_prob_threshold") == ("paper", "named")
+
+
+def test_each_policy_says_itself_why_no_sense_moved() -> None:
+    assert f"need {LEAST_CONTEXTS} sampled contexts" in POLICIES["clusters"]().describe_none()
+    assert "no sense moved" in POLICIES["paper"]().describe_none()
+    assert str(LEAST_CONTEXTS) not in POLICIES["paper"]().describe_none()

@@ -106,7 +106,7 @@ def test_a_new_policy_is_one_class(data: Path, tmp_path: Path) -> None:
     assert f"--least-width is for {reader}" in said["other policy"]
     assert "--least-width is -1.0, but must be within [0, inf)" in said["range"]
     assert "was trained with --reallocation widest, not paper" in said["resumed under another"]
-    assert "--reallocation widest places no sense before update 5" in said["too short"]
+    assert "--reallocation widest moves no sense before update 5" in said["too short"]
 
     # an interval of 3 updates before the moves after 4: sampling begins after the first
     states = {

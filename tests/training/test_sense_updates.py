@@ -154,7 +154,7 @@ def test_a_training_too_short_for_clusters_is_told(case: tuple[str, int], caplog
     policy, length = case
     task, model, *_ = training(reallocation=policy)
     task._kerbs_updates.check(model, length)
-    assert ("places no sense before update 2" in caplog.text) == (case == ("clusters", 2))
+    assert ("moves no sense before update 2" in caplog.text) == (case == ("clusters", 2))
     caplog.clear()
     task._kerbs_updates.check(make_model("lstm", output_layer="softmax"), length)
     assert not caplog.text
