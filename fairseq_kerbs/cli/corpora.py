@@ -212,9 +212,9 @@ def prepare_iwslt16(**flags: Any) -> None:
     lines of the release are verified. Writes text to DEST/raw and data to DEST/bin. Finished steps
     are not repeated.
     """
-    from fairseq_kerbs.data import released
+    from fairseq_kerbs.data import corpora
 
-    released.prepare_iwslt16(**flags)
+    corpora.prepare_iwslt16(**flags)
 
 
 @click.command(
@@ -237,9 +237,9 @@ def prepare_dailydialog(**flags: Any) -> None:
     the archive is downloaded. The languages are named context and en. Writes text to DEST/raw and
     data to DEST/bin. Finished steps are not repeated.
     """
-    from fairseq_kerbs.data import released
+    from fairseq_kerbs.data import corpora
 
-    released.prepare_dailydialog(**flags)
+    corpora.prepare_dailydialog(**flags)
 
 
 @click.command(
@@ -264,9 +264,9 @@ def prepare_lm1b(**flags: Any) -> None:
     of files with train, dev or test in their names. Without SOURCE the archive is downloaded.
     Writes text to DEST/raw and data to DEST/bin. Finished steps are not repeated.
     """
-    from fairseq_kerbs.data import released
+    from fairseq_kerbs.data import corpora
 
-    released.prepare_lm1b(**flags)
+    corpora.prepare_lm1b(**flags)
 
 
 @click.command(
@@ -284,9 +284,9 @@ def prepare_multi30k(**flags: Any) -> None:
     github.com/multi30k/dataset. Without SOURCE the files are downloaded. Writes text to DEST/raw
     and data to DEST/bin. Finished steps are not repeated.
     """
-    from fairseq_kerbs.data import released
+    from fairseq_kerbs.data import corpora
 
-    released.prepare_multi30k(**flags)
+    corpora.prepare_multi30k(**flags)
 
 
 @click.command(
@@ -304,6 +304,6 @@ def prepare_wikitext2(**flags: Any) -> None:
     DEST/raw and data to DEST/bin. A line is a paragraph of running text, so lines of any length are
     kept. Finished steps are not repeated.
     """
-    from fairseq_kerbs.data import released
+    from fairseq_kerbs.data import corpora
 
-    released.prepare_wikitext2(**flags)
+    corpora.prepare_wikitext2(**flags)

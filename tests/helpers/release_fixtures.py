@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
-from fairseq_kerbs.data import released
+from fairseq_kerbs.data import corpora
 
 
 def tgz(files: Mapping[str, bytes]) -> bytes:
@@ -47,8 +47,8 @@ def expect(
     for file, content in files.items():
         places = (f"{url}/{file}" for url in urls or ["http://127.0.0.1:1"])
         archives[file] = [f"sha256:{sha256(content).hexdigest()}", *places]
-    release = replace(released.release_of(name), archives=archives, counts=counts)
-    monkeypatch.setattr(released, "release_of", lambda _: release)
+    release = replace(corpora.release_of(name), archives=archives, counts=counts)
+    monkeypatch.setattr(corpora, "release_of", lambda _: release)
 
 
 def written(folder: Path) -> dict[str, bytes]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.data import prepare, released
+from fairseq_kerbs.data import corpora, prepare
 from fairseq_kerbs.evaluation.bleu import read_systems
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
@@ -22,7 +22,7 @@ from tests.helpers.release_fixtures import expect, raw_of, size_of, tgz, write_t
 
 def test_entries_are_complete() -> None:
     for name in ("iwslt16", "dailydialog", "lm1b", "multi30k", "wikitext2"):
-        release = released.release_of(name)
+        release = corpora.release_of(name)
         assert min(release.counts.values()) > 0
         for file, (checksum, *urls) in release.archives.items():
             assert re.fullmatch(r"md5:[0-9a-f]{32}|sha256:[0-9a-f]{64}", checksum)
@@ -69,11 +69,11 @@ def test_download_tries_one_address_after_the_other(
 ) -> None:
     urls = ["http://127.0.0.1:1/x", f"{server}/other", f"{server}/cut", f"{server}/whole"]
     expect(monkeypatch, "wikitext2", {"archive.zip": ARCHIVE}, WIKI_COUNTS, *urls)
-    released.prepare_wikitext2(tmp_path, words=3)
+    corpora.prepare_wikitext2(tmp_path, words=3)
     assert written(tmp_path / "download") == {"archive.zip": ARCHIVE}
     assert read_lines(tmp_path / "raw" / "test") == [" b b a"]
     assert capsys.readouterr().out.count("download http") == 4
-    released.prepare_wikitext2(tmp_path, words=3)
+    corpora.prepare_wikitext2(tmp_path, words=3)
     assert capsys.readouterr().out == "read WikiText-2: already done\n"
 
 
@@ -84,9 +84,9 @@ def test_offline_one_sentence_says_where_to_put_what(tmp_path: Path, monkeypatch
     place = tmp_path / "download" / "archive.zip"
     says = r"^WikiText-2 could not be downloaded \(http://127.0.0.1:1/archive.zip.*"
     with pytest.raises(UserError, match=rf"{says}put it at {place}, and run again\Z"):
-        released.prepare_wikitext2(tmp_path, words=3)
+        corpora.prepare_wikitext2(tmp_path, words=3)
     place.write_bytes(ARCHIVE)
-    released.prepare_wikitext2(tmp_path, words=3)
+    corpora.prepare_wikitext2(tmp_path, words=3)
     assert read_lines(tmp_path / "raw" / "test") == [" b b a"]
 
 
@@ -103,7 +103,7 @@ def test_wikitext2_is_what_prepare_lm_makes_of_it(tmp_path: Path, monkeypatch: P
         assert written(dest / "bin") == written(tmp_path / "a" / "bin")
         assert not list(dest.glob(".partial-*"))
     with pytest.raises(UserError, match="nowhere: no such file or folder"):
-        released.prepare_wikitext2(tmp_path / "c", Path("nowhere"), words=3)
+        corpora.prepare_wikitext2(tmp_path / "c", Path("nowhere"), words=3)
     assert not (tmp_path / "c").exists()
 
 
@@ -132,7 +132,7 @@ def test_multi30k_is_what_prepare_makes_of_it(packed: Path, tmp_path: Path) -> N
     flags += ["--source-lang=de", "--target-lang=en", "--merges=9", f"--dest={tmp_path / 'a'}"]
     assert main(["prepare", *flags]) == 0
     for source in (packed, plain, None):
-        released.prepare_multi30k(tmp_path / "b", source, merges=9)
+        corpora.prepare_multi30k(tmp_path / "b", source, merges=9)
         assert written(tmp_path / "b" / "bin") == written(tmp_path / "a" / "bin")
     assert written(tmp_path / "b" / "download") == PACKED
 
@@ -143,7 +143,7 @@ def test_a_wrong_file_of_multi30k_is_refused(packed: Path, tmp_path: Path) -> No
 
     def refused(message: str, source: Path = packed) -> None:
         with pytest.raises(UserError, match=message):
-            released.prepare_multi30k(tmp_path / "dest", source, merges=9)
+            corpora.prepare_multi30k(tmp_path / "dest", source, merges=9)
         assert not (tmp_path / "dest" / "raw").exists()
 
     (raw / "val.de.gz").write_bytes((raw / "val.en.gz").read_bytes())
@@ -217,7 +217,7 @@ def test_iwslt_archive_to_data(tmp_path: Path, monkeypatch: Patch, capsys: Capsy
 def test_iwslt_archives_and_folders_give_the_same_text(tmp_path: Path, monkeypatch: Patch) -> None:
     outer = iwslt_archive(tmp_path / "i.tgz", monkeypatch, iwslt_files())
     unpacked = write_tree(tmp_path / "unpacked", iwslt_files())
-    run, sources = released.prepare_iwslt16, (outer, unpacked, unpacked / "de-en")
+    run, sources = corpora.prepare_iwslt16, (outer, unpacked, unpacked / "de-en")
     texts = [raw_of(run, tmp_path / f"{n}", source, **SETS) for n, source in enumerate(sources)]
     (inner := tmp_path / "de-en.tgz").write_bytes(tgz(iwslt_files()))
     expect(monkeypatch, "iwslt16", {"de-en.tgz": inner.read_bytes()}, TALK_COUNTS)
@@ -236,21 +236,21 @@ def test_folder_of_plain_text(tmp_path: Path, monkeypatch: Patch, capsys: Capsys
             files[f"IWSLT16.TED.{name}.de-en.{language}"] = b"Satz\n" * TALK_COUNTS[name]
         write_tree(folder, files)
     sets: dict[str, Any] = {"valid": "tst2010", "test": ("tst2013",)}
-    released.prepare_iwslt16(tmp_path / "dest", folder, **sets)
+    corpora.prepare_iwslt16(tmp_path / "dest", folder, **sets)
     assert "note: 4 of the release's 23 training pairs" in capsys.readouterr().out
     assert read_lines(tmp_path / "dest" / "raw" / "train.de") == ["a & b"] * 4
     (folder / "IWSLT16.TED.tst2013.de-en.de").write_text("ein Satz\n")  # the change is seen
     with pytest.raises(UserError, match="tst2013 has 1 lines, expected 2"):
-        released.prepare_iwslt16(tmp_path / "dest", folder, **sets)
+        corpora.prepare_iwslt16(tmp_path / "dest", folder, **sets)
     (folder / "train.de").write_text("x\n")
     with pytest.raises(UserError, match=r"expected, found train.de, train10pct.de"):
-        released.prepare_iwslt16(tmp_path / "dest", folder, **sets)
+        corpora.prepare_iwslt16(tmp_path / "dest", folder, **sets)
 
 
 def test_only_lines_that_begin_with_a_tag_are_left_out(tmp_path: Path) -> None:
     lines = "<title>x</title>\n a <title> b\n<i>c</i> d\n</doc>\n<urls> e\n\n <talkid>\n"
     (tmp_path / "train.tags.de-en.de").write_text(lines)
-    sentences = released.read_sentences(tmp_path / "train.tags.de-en.de")
+    sentences = corpora.read_sentences(tmp_path / "train.tags.de-en.de")
     assert sentences == ["a <title> b", "<i>c</i> d", "<urls> e", ""]
 
 
@@ -306,7 +306,7 @@ def test_dialog_archive_to_data(tmp_path: Path, monkeypatch: Patch, capsys: Caps
         texts = {f"dialogues_{part}.txt": text.encode() for part, text in DIALOGUES.items()}
         write_tree(folder, texts)
         monkeypatch.setattr(prepare, "parallel_steps", lambda *_: None)
-        assert raw_of(released.prepare_dailydialog, tmp_path / "d", folder) == written(raw)
+        assert raw_of(corpora.prepare_dailydialog, tmp_path / "d", folder) == written(raw)
 
 
 @pytest.mark.parametrize(
@@ -323,8 +323,8 @@ def test_dialog_archive_to_data(tmp_path: Path, monkeypatch: Patch, capsys: Caps
     ],
 )
 def test_natural_text(text: str, natural: str) -> None:
-    assert released.natural_text(text) == natural
-    assert released.natural_text(natural) == natural
+    assert corpora.natural_text(text) == natural
+    assert corpora.natural_text(natural) == natural
 
 
 ROOT = "1-billion-word-language-modeling-benchmark-r13output"
@@ -396,7 +396,7 @@ def test_draws(lm1b: Path, tmp_path: Path) -> None:
 
     def draw(name: str, source: Path = lm1b, **changed: int) -> dict[str, bytes]:
         flags = {"train": 60, "valid": 6, "test": 9, "seed": 1, "words": 9} | changed
-        return raw_of(released.prepare_lm1b, tmp_path / name, source, **flags)
+        return raw_of(corpora.prepare_lm1b, tmp_path / name, source, **flags)
 
     drawn = draw("a")
     assert draw("b", tmp_path / ROOT) == drawn
