@@ -23,6 +23,13 @@ if not CONFIGS.is_dir():
     CONFIGS = PLUGIN_FOLDER.parent / "configs"  # of a checkout
 _TOP_LEVEL = ("extends", "description", "train", "generate", "placement")
 
+GONE_FLAGS = {
+    "--preset": "the paper's setting is the default of every architecture: leave it out",
+    "--sense-init": "initial senses follow from --reallocation: leave it out",
+    "--new-sense": "a moved sense keeps its embedding, as in Algorithm 1: leave it out",
+}
+"""Flags of former revisions, and what to do instead."""
+
 Value = Union[str, bool, None, list[str]]
 Flags = dict[str, Value]
 

@@ -12,13 +12,6 @@ from fairseq_kerbs.cli.parameters import FILE, no_flag
 if TYPE_CHECKING:
     from fairseq_kerbs.configurations import Experiment
 
-GONE = {
-    "--preset": "the paper's setting is the default of every architecture: leave it out",
-    "--sense-init": "initial senses follow from --reallocation: leave it out",
-    "--new-sense": "a moved sense keeps its embedding, as in Algorithm 1: leave it out",
-}
-"""Flags of ``train`` in former revisions, and what does their work now."""
-
 
 def _check_save_dir(ctx: click.Context, param: click.Parameter, value: str) -> str:
     """Refuse a folder name with characters that fairseq interprets."""
@@ -31,10 +24,12 @@ def _refuse_gone(
     ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Refuse flags of former revisions, which fairseq does not know either."""
+    from fairseq_kerbs.configurations import GONE_FLAGS
+
     for word in value:
         flag = word.partition("=")[0]
-        if flag in GONE:
-            ctx.fail(f"{flag} is gone: {GONE[flag]}")
+        if flag in GONE_FLAGS:
+            ctx.fail(f"{flag} is gone: {GONE_FLAGS[flag]}")
     return value
 
 

@@ -20,6 +20,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import OmegaConf
 
 from fairseq_kerbs import output_layers
+from fairseq_kerbs.configurations import GONE_FLAGS
 from fairseq_kerbs.kernels import KERNELS, Kernel, KernelOption, build_kernel, kernel_options
 from fairseq_kerbs.models.attention import ATTENTIONS
 from fairseq_kerbs.reallocation import POLICIES, Policy
@@ -41,13 +42,6 @@ INIT_SCALE = (
 def _flag(default: Any, help: str, within: str = "") -> Any:
     """A field that is a flag; ``within`` is the interval of its values, as in "(0, 1]"."""
     return field(default=default, metadata={"help": help, "within": within})
-
-
-GONE = {
-    "--sense-init": "initial senses follow from --reallocation: leave it out",
-    "--new-sense": "a moved sense keeps its embedding, as in Algorithm 1: leave it out",
-}
-"""Flags of former revisions, and what to do instead."""
 
 
 _WITH_CONTEXTS = [name for name, policy in POLICIES.items() if policy.needs_contexts]
@@ -209,13 +203,13 @@ class _Gone(argparse.Action):
     """A flag of former revisions, which ends with a sentence about its successor."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
-        raise UserError(f"{option} is gone: {GONE[str(option)]}.")
+        raise UserError(f"{option} is gone: {GONE_FLAGS[str(option)]}.")
 
 
 def add_gone_flags(parser: Any) -> None:
-    """Add the flags of :data:`GONE`, which end with a UserError."""
+    """Add the flags of :data:`.GONE_FLAGS`, which end with a UserError."""
     hidden: Any = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
-    for name in GONE:
+    for name in GONE_FLAGS:
         parser.add_argument(name, action=_Gone, nargs="?", dest=argparse.SUPPRESS, **hidden)
 
 

@@ -7,8 +7,8 @@ import pytest
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from omegaconf import OmegaConf
 
+from fairseq_kerbs.configurations import GONE_FLAGS
 from fairseq_kerbs.models.config import (
-    GONE,
     KerbsConfig,
     add_gone_flags,
     policy_from_flags,
@@ -25,7 +25,7 @@ def test_settings_come_from_a_command_line_and_from_hydra() -> None:
     assert settings_of_program(Namespace(save_dir="b"))["save_dir"] == "b"
 
 
-@pytest.mark.parametrize("flag", GONE)
+@pytest.mark.parametrize("flag", GONE_FLAGS)
 def test_a_flag_that_is_gone_says_what_to_do(flag: str) -> None:
     parser = argparse.ArgumentParser()
     add_gone_flags(parser)

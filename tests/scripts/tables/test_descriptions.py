@@ -1,7 +1,10 @@
 """The descriptions of the papers' tables, and the runs that they plan."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from dataclasses import fields
 from itertools import product
 from pathlib import Path
@@ -113,6 +116,26 @@ def test_commands_are_ones_that_the_parsers_take(tmp_path: Path) -> None:
     words = ["data", "--path", "model.pt", *shlex.split(run.evaluation)]
     args = options.parse_args_and_arch(options.get_eval_lm_parser(), words)
     assert (args.task, args.tokens_per_sample) == ("language_modeling", 35)
+
+
+@pytest.mark.slow
+def test_half_of_a_held_out_text_is_prepared(tmp_path: Path) -> None:
+    raw = tmp_path / "raw text"
+    raw.mkdir()
+    for split, lines in (("dev", 1003), ("test", 2)):
+        text = "".join(f"{split} {number} .\n" for number in range(lines))
+        (raw / f"1b_benchmark.{split}.tokens").write_text(text)
+    run = next(run for run in runs_of("1") if run.column == "lm_half")
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    command = ["bash", "-euc", run.preparation(raw)]
+    environ = {**os.environ, "PATH": programs, "PYTHONPATH": str(ROOT)}
+    subprocess.run(command, cwd=tmp_path, check=True, env=environ)
+    parts = tmp_path / f"{run.prepared}.text"
+    assert (parts / "train.txt").read_text() == "dev 0 .\ndev 1 .\ndev 2 .\n"
+    assert (parts / "valid.txt").read_text().startswith("dev 3 .\n")
+    assert {"train.idx", "valid.idx", "test.idx"} <= {
+        path.name for path in (tmp_path / run.prepared / "bin").iterdir()
+    }
 
 
 def test_every_kernel_has_as_many_tries_and_its_default_first() -> None:

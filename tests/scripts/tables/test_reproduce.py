@@ -171,7 +171,15 @@ def test_stopped_it_goes_on_and_makes_what_is_missing_or_changed(folder: Path) -
             time.sleep(0.05)
         refused = script(folder, "--table", "pair.yaml", status=2)
         assert re.search(r"error: --work runs/tables is in use by another", refused)
-        second.kill()
+        second.terminate()
+        second.wait(HANGS)
+    with subprocess.Popen([*SCRIPT, "--table", "pair.yaml"], cwd=folder) as third:  # free at once
+        killed = time.monotonic()
+        while len(list((folder / "runs/tables/.snakemake/log").iterdir())) < 3:
+            assert third.poll() is None
+            assert time.monotonic() < killed + HANGS
+            time.sleep(0.05)
+        third.kill()
     # what the killed command has started ends, and then the folder is free without a flag
     again = [*SCRIPT, "--table", "pair.yaml"]
     status = 2
