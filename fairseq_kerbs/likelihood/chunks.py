@@ -26,8 +26,9 @@ from torch import Tensor
 from fairseq_kerbs.kernels import Kernel, safe_norm
 from fairseq_kerbs.kernels.prepared import PreparedSenses, multiply, widen
 from fairseq_kerbs.likelihood import compilation, passes
+from fairseq_kerbs.likelihood.logsumexp import LogSumExp, logsumexp
 from fairseq_kerbs.likelihood.norms import LossWeights, TargetGradient, WordLogits, norm_rule
-from fairseq_kerbs.likelihood.passes import LogitGradient, LogSumExp, WordSmoothing
+from fairseq_kerbs.likelihood.passes import LogitGradient, WordSmoothing
 from fairseq_kerbs.senses import SenseTable
 from fairseq_kerbs.torch_compat import assert_later
 
@@ -299,8 +300,8 @@ class _Chunks:
 
     def _log_sum(self, logits: Tensor) -> LogSumExp:
         """logsumexp over all senses, with the mean logit if the gradients need it."""
-        logsumexp = self.rule.logsumexp if self.with_gradients else passes.logsumexp
-        return _joined([self._call(logsumexp, logits[rows]) for rows in self._blocks(logits)])
+        function = self.rule.logsumexp if self.with_gradients else logsumexp
+        return _joined([self._call(function, logits[rows]) for rows in self._blocks(logits)])
 
     def _targets(self, target: Tensor, logits: Tensor) -> _Targets:
         """The senses of target words [n]."""

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from fairseq_kerbs.kernels import Kernel, safe_inverse
 from fairseq_kerbs.kernels.base import Partials
-from fairseq_kerbs.likelihood import passes
-from fairseq_kerbs.likelihood.passes import LogSumExp
+from fairseq_kerbs.likelihood.logsumexp import LogSumExp, logsumexp, logsumexp_and_mean
 
 
 class WordLogits(NamedTuple):
@@ -106,7 +105,7 @@ class NormRule(ABC):
 class PartialsRule(NormRule):
     """For every kernel. The sums are those of G·∂s/∂|h| and G·∂s/∂|w|."""
 
-    logsumexp = staticmethod(passes.logsumexp)
+    logsumexp = staticmethod(logsumexp)
 
     def known_token_sums(
         self, log_sum: LogSumExp, weights: LossWeights, words: WordLogits | None
@@ -135,7 +134,7 @@ class HomogeneousRule(NormRule):
     with the weights a, b and c of :class:`LossWeights`.
     """
 
-    logsumexp = staticmethod(passes.logsumexp_and_mean)
+    logsumexp = staticmethod(logsumexp_and_mean)
 
     def known_token_sums(
         self, log_sum: LogSumExp, weights: LossWeights, words: WordLogits | None

@@ -1,4 +1,4 @@
-"""Element-wise passes and sums over a chunk of logits, as plain functions for torch.compile.
+"""Passes over a chunk of logits, and sums of gradients, as plain functions for torch.compile.
 
 Matrices [M, n] have a row per sense, or per sense of a block, and a column per token. A sense is a
 row, so that gathering senses copies whole rows. Compiled functions that write allocate nothing as
@@ -8,25 +8,14 @@ large as these matrices.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fairseq_kerbs.kernels.base import exp
 from fairseq_kerbs.kernels.prepared import KernelInputs
-
-if TYPE_CHECKING:
-    from fairseq_kerbs.likelihood.norms import NormRule
-
-ROWS = 64  # senses whose sums are added to the others' sums: a CPU's cache holds their logits
-
-
-class LogSumExp(NamedTuple):
-    """Sums over the logits of all senses, or of a block of senses, for each of n tokens."""
-
-    lse: Tensor  # logsumexp, the log of the denominator of Eq. 5, [n]
-    mean: Tensor | None  # mean logit Σ_m P(m) s_m, [n]. None if nobody needs it
+from fairseq_kerbs.likelihood.norms import NormRule
 
 
 class WordSmoothing(NamedTuple):
@@ -71,49 +60,6 @@ class GradientSums(NamedTuple):
 def write_logits(inputs: KernelInputs, logits: Tensor) -> None:
     """Write the kernel values [m, n] into ``logits``, which may be the products in ``inputs``."""
     logits.copy_(inputs.value())
-
-
-def logsumexp(logits: Tensor) -> LogSumExp:
-    """logsumexp over senses, [m, n] -> [n], without the mean."""
-    peaks = []
-    totals = []
-    for block in _blocks(logits):
-        peak = block.amax(1)
-        peaks.append(peak)
-        totals.append(exp(block - peak.unsqueeze(1)).sum(1))
-    peak, factors = _common_peak(torch.cat(peaks))
-    total = (factors * torch.cat(totals)).sum(0)
-    return LogSumExp(peak + total.log(), None)
-
-
-def logsumexp_and_mean(logits: Tensor) -> LogSumExp:
-    """logsumexp over senses and the mean logit, [m, n] -> [n], [n]."""
-    peaks = []
-    totals = []
-    moments = []
-    for block in _blocks(logits):
-        peak = block.amax(1)
-        shares = exp(block - peak.unsqueeze(1))
-        peaks.append(peak)
-        totals.append(shares.sum(1))
-        moments.append((shares * block).sum(1))
-    peak, factors = _common_peak(torch.cat(peaks))
-    total = (factors * torch.cat(totals)).sum(0)
-    mean = (factors * torch.cat(moments)).sum(0) / total
-    return LogSumExp(peak + total.log(), mean)
-
-
-def _blocks(logits: Tensor) -> list[Tensor]:
-    """Logits [m, n] as blocks of :data:`ROWS` senses and the rest, [blocks, senses, n] each."""
-    size = len(logits) // ROWS * ROWS
-    blocks = [logits[:size].unflatten(0, (-1, ROWS)), logits[size:].unsqueeze(0)]
-    return [block for block in blocks if block.shape[0] * block.shape[1]]
-
-
-def _common_peak(peaks: Tensor) -> tuple[Tensor, Tensor]:
-    """Largest of the blocks' peaks [blocks, n], and the factors that relate their sums to it."""
-    peak = peaks.amax(0)
-    return peak, exp(peaks - peak)
 
 
 def word_logits(logits: Tensor, senses: Tensor, mask: Tensor) -> Tensor:

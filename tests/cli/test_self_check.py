@@ -12,7 +12,7 @@ from fairseq_kerbs.cli import self_check
 from fairseq_kerbs.evaluation.numerics import make_inputs
 from fairseq_kerbs.kernels import KerbsKernel
 from fairseq_kerbs.likelihood import compilation
-from fairseq_kerbs.likelihood.passes import LogSumExp
+from fairseq_kerbs.likelihood.logsumexp import LogSumExp
 from tests.helpers.cli import Capsys, Patch, kerbs
 
 

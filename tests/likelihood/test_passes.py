@@ -13,20 +13,6 @@ from fairseq_kerbs.senses import build_sense_table
 from tests.helpers.reference import Problem, make_problem, naive_logits, naive_word_log_probs
 
 
-@pytest.mark.parametrize("senses", [1, 63, 64, 65, 128, 200])
-@pytest.mark.parametrize("scale", [1.0, 300.0])
-def test_sums_over_blocks_of_64_senses_are_those_over_all(senses: int, scale: float) -> None:
-    generator = torch.Generator().manual_seed(senses)
-    logits = scale * torch.randn(senses, 5, generator=generator, dtype=torch.float64)
-    lse, mean = passes.logsumexp_and_mean(logits)
-    torch.testing.assert_close(lse, logits.logsumexp(0))
-    torch.testing.assert_close(mean, (logits.softmax(0) * logits).sum(0))
-    alone = passes.logsumexp(logits)
-    assert torch.equal(alone.lse, lse)
-    assert alone.mean is None
-    assert passes.ROWS == 64
-
-
 @pytest.mark.parametrize("total", [11, 29])
 def test_word_logits_and_their_means_are_sums_over_the_senses_of_a_word(total: int) -> None:
     p = make_problem(6, 11, total)
