@@ -9,7 +9,7 @@ import click
 from fairseq_kerbs.cli.output import say_written
 from fairseq_kerbs.cli.parameters import (
     FILE,
-    Command,
+    ModelCommand,
     Number,
     checkpoint_argument,
     examples,
@@ -20,7 +20,7 @@ from fairseq_kerbs.utils.errors import UserError
 
 @click.command(
     "convert",
-    cls=Command,
+    cls=ModelCommand,
     epilog=examples("convert softmax.pt -o kerbs.pt --total-senses 1.5 --data data/bin"),
 )
 @checkpoint_argument

@@ -11,7 +11,7 @@ from fairseq_kerbs.cli.models import Trained, read_model
 from fairseq_kerbs.cli.output import show, write_files
 from fairseq_kerbs.cli.parameters import (
     FILE,
-    Command,
+    ModelCommand,
     Several,
     checkpoint_argument,
     csv_option,
@@ -26,7 +26,7 @@ from fairseq_kerbs.utils.errors import UserError
 
 @click.command(
     "neighbours",
-    cls=Command,
+    cls=ModelCommand,
     epilog=examples(
         "neighbours runs/toy/checkpoint_best.pt",
         "neighbours lin.pt --compare mixture.pt --data data/bin --similarity inner-product",

@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from fairseq_kerbs.utils.threads import limit_threads
+
 FILE = click.Path(readable=False, path_type=Path)
 """A file or folder, read or written. Whether it can be used, the command finds out."""
 
@@ -73,6 +75,15 @@ class Command(click.Command):
                 raise click.BadOptionUsage(name, f"Option '{name}' requires an argument.", ctx)
             joined.append(_JOINT.join(values))
         return super().parse_args(ctx, [*joined, *rest])
+
+
+class ModelCommand(Command):
+    """A command that computes with a model, in as many threads as cores are free."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Choose the number of threads, before torch is loaded, and run the command."""
+        limit_threads()
+        return super().invoke(ctx)
 
 
 class Group(click.Group):

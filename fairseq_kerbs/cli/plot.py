@@ -13,6 +13,7 @@ from fairseq_kerbs.cli.parameters import (
     FILE,
     Command,
     Group,
+    ModelCommand,
     Several,
     checkpoint_argument,
     csv_option,
@@ -62,7 +63,7 @@ def save(figure: Any, output: Path, name: str) -> None:
 
 @plot.command(
     "contexts",
-    cls=Command,
+    cls=ModelCommand,
     epilog=examples(
         "plot contexts runs/toy/checkpoint_best.pt --data data/bin --word bank -o bank.png",
         "plot contexts models/bert-base-uncased --text train.en --word monitor --word car vehicle "

@@ -15,7 +15,7 @@ from fairseq_kerbs.cli.models import Trained, read_model, read_names
 from fairseq_kerbs.cli.output import show, write_files, write_output
 from fairseq_kerbs.cli.parameters import (
     FILE,
-    Command,
+    ModelCommand,
     Several,
     checkpoint_argument,
     csv_option,
@@ -41,7 +41,7 @@ examples_option = click.option(
 
 @click.command(
     "senses",
-    cls=Command,
+    cls=ModelCommand,
     epilog=examples("senses runs/toy/checkpoint_best.pt --data data/bin --word bank"),
 )
 @checkpoint_argument
@@ -278,7 +278,7 @@ def _words_by_number(trained: Trained, data: Path | None, with_pieces: bool) -> 
 
 @click.command(
     "report",
-    cls=Command,
+    cls=ModelCommand,
     epilog=examples("report runs/toy/checkpoint_best.pt --data data/bin -o senses.html"),
 )
 @checkpoint_argument
@@ -368,7 +368,7 @@ def report(
 
 @click.command(
     "print-senses",
-    cls=Command,
+    cls=ModelCommand,
     epilog=examples(
         "print-senses runs/toy/checkpoint_best.pt runs/toy/generate-test.txt --data data/bin"
     ),
