@@ -47,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = "people's scores for Table 1, which 'fairseq-kerbs human-eval score --json' wrote. Its "
     text += "systems have the names of rows: softmax, mos, kerbs [none]"
     add("--human", type=Path, metavar="SCORES.json", help=text)
-    text = "number of parallel runs with cores/N threads each, or of jobs on a cluster [1]"
+    text = "number of parallel runs, or of jobs on a cluster. A small run has one thread, as its "
+    text += "matrices gain nothing from several; a full one has cores/N [1]"
     add("--jobs", type=int, metavar="N", help=text)
     text = "use only runs whose label, such as table2/mt/kerbs/s1, contains or matches PATTERN"
     add("--only", action="append", default=[], metavar="PATTERN", help=text)
@@ -83,24 +84,25 @@ def _run_snakemake(args: argparse.Namespace, extra: Sequence[str]) -> int:
     if not runs:
         raise UserError("there is no run to train or to report")
     jobs = args.jobs or 1
-    cores = usable_cores()
+    threads = 1 if args.scale == "small" else max(1, usable_cores() // jobs)
     lock = None if args.dry_run else lock_folder(args.work)
     command = [sys.executable, "-P", "-m", "snakemake", "--quiet", "host"]
     command += ["--snakefile", str(Path(__file__).with_name("Snakefile"))]
     command += ["--directory", str(args.work), "--keep-going", "--rerun-incomplete"]
     command += ["--rerun-triggers", "mtime", "input", "params", "--scheduler", "greedy"]
-    config = [f"selection={json.dumps(selection)}", f"threads={max(1, cores // jobs)}"]
+    config = [f"selection={json.dumps(selection)}", f"threads={threads}"]
     if args.human is not None:
         config.append(f"human={json.dumps(str(args.human.absolute()))}")
     command += ["--config", *config, f"results={args.results.absolute()}"]
     if not any(word.startswith(("--profile", "--executor", "-e")) for word in extra):
-        command += ["--cores", str(max(cores, jobs))]
+        command += ["--cores", str(jobs * threads)]
     elif args.jobs:
         command += ["--jobs", str(jobs)]
     command += ["--dry-run", "--printshellcmds"] * args.dry_run
     command += ["--allowed-rules", "all", "score", "sheets", "table"] * args.report_only
     # the folder has a lock of ours, which does not outlive a killed run, as Snakemake's does
     command += ["--nolock"]
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # see fairseq_kerbs.utils.threads
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with lock or nullcontext(), Progress(runs, args.work, jobs, shown=lock is not None):
         return run_program([*command, *extra], keep_open=lock) or int(bool(missing))
