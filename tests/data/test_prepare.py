@@ -1,9 +1,7 @@
-"""Text to fairseq data: the toy corpus, tokens, BPE; what comes out, is repeated, is refused."""
+"""Text to fairseq data: what comes out, is repeated, is refused."""
 
-import hashlib
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -11,13 +9,11 @@ from unittest import mock
 import pytest
 from fairseq.data import Dictionary, data_utils
 
-from fairseq_kerbs.data import prepare, tokens, toy
-from fairseq_kerbs.data.tokens import detokenize, join_subwords, learn_bpe, load_bpe, tokenize
+from fairseq_kerbs.data import prepare, toy
+from fairseq_kerbs.data.tokens import tokenize
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import PARTIAL, lock_folder, read_lines, write_json
-from fairseq_kerbs.utils.processes import find_program
+from fairseq_kerbs.utils.files import PARTIAL, read_lines, write_json
 from tests.helpers.cli import Capsys, Patch, kerbs
-from tests.helpers.commands import run_program
 
 
 def texts_of(prefix: Path) -> list[str]:
@@ -254,73 +250,6 @@ def test_splits_are_found_by_name_or_named(wiki: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "dest").exists()
 
 
-def test_published_figures_are_of_this_text(tmp_path: Path) -> None:
-    """The test set does not change with the training size."""
-    toy.write_toy_corpus(tmp_path)
-    files = sorted(file for file in tmp_path.iterdir() if file.name != ".lock")
-    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
-    assert digest == "9e3800af3c0c0375020241d11fcdf91f66382eaf3e7e51263dccfbc24c8cc7ab"
-    toy.write_toy_corpus(tmp_path / "small", train=50)
-    for name in (f"{s}.{e}" for s in ("valid", "test") for e in ("de", "en", "senses.tsv")):
-        assert (tmp_path / "small" / name).read_bytes() == (tmp_path / name).read_bytes()
-
-
-def test_more_than_the_templates_can_make_is_refused(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(toy.Composer, "sentence", lambda *_: ("Ja.", "Yes."))
-    with pytest.raises(UserError, match=r"no 2 different pairs; reduce --train"):
-        list(toy.toy_pairs(2, 1, set()))
-
-
-def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
-    with lock_folder(tmp_path, ""):
-        command = (sys.executable, "-m", "fairseq_kerbs.cli", "toy", tmp_path, "--train", "5")
-        said = run_program(*command, status=2)
-    assert f"another run is writing to {tmp_path}; wait for its end" in said
-    assert [file.name for file in tmp_path.iterdir()] == [".lock"]
-
-
-def test_gold_senses_of_training_get_their_name_last(tmp_path: Path, monkeypatch: Patch) -> None:
-    """Interrupted before, the corpus does not look whole."""
-    renamed: list[Path] = []
-    monkeypatch.setattr(os, "replace", lambda _, target: renamed.append(target))
-    toy.write_toy_corpus(tmp_path, train=5, valid=5, test=5)
-    assert (len(renamed), renamed[-1]) == (9, tmp_path / "train.senses.tsv")
-
-
-@pytest.mark.parametrize(
-    ("language", "raw", "words"),
-    [
-        ("en", "Anna's dog didn't bark, Mr. Smith.", "Anna 's dog didn 't bark , Mr. Smith ."),
-        ("de", "Das ist z. B. der 3. Versuch.", "Das ist z. B. der 3. Versuch ."),
-        ("de", "Der Mann, der „Ja“ sagt.", "Der Mann , der „ Ja “ sagt ."),
-        ("fa", "می\u200cخواهم، بله؟", "می\u200cخواهم ، بله ؟"),
-        ("hi", "यह घर है। हाँ।", "यह घर है । हाँ ।"),
-    ],
-)
-def test_tokens_and_round_trip(language: str, raw: str, words: str) -> None:
-    assert tokenize(raw, language=language) == words
-    assert detokenize(words, language=language) == raw
-
-
-def test_escaping_and_lower_casing_are_off_unless_asked_for() -> None:
-    raw = "R&D costs [a lot] | <unk>"
-    plain, escaped = tokenize(raw, language="en"), tokenize(raw, language="en", escape=True)
-    assert plain == "R & D costs [ a lot ] | < unk >"
-    assert escaped == "R &amp; D costs &#91; a lot &#93; &#124; &lt; unk &gt;"
-    assert detokenize(escaped, language="en", unescape=True) == detokenize(plain, language="en")
-    assert "&lt;" in detokenize("a &lt; b", language="en")
-    raw = "He left. Then Mr. Smith came."
-    assert tokenize(raw, language="en", lowercase=True) == "he left . then mr. smith came ."
-    # Case tells where sentences end, so lower-casing first would lose a full stop.
-    assert tokenize(raw.lower(), language="en") == "he left. then mr. smith came ."
-
-
-def test_characters_are_normalized() -> None:
-    assert tokenize("\ufeffKra\u0301l", language="cs", lowercase=True) == "král"
-    assert tokenize("बड़ा \u200cघर\u200c है", language="hi") == "बड़ा घर है"  # ड़ is one character
-    assert tokenize("İstanbul IŞIK", language="tr", lowercase=True) == "istanbul ışık"
-
-
 def test_text_that_models_cannot_use_is_reported(tmp_path: Path, capsys: Capsys) -> None:
     texts = {f"train.{language}": tmp_path / f"train.{language}" for language in ("zh", "en")}
     for file, line in zip(texts.values(), ("一个男人在街上行走 。", "a man walks .")):
@@ -334,34 +263,3 @@ def test_text_that_models_cannot_use_is_reported(tmp_path: Path, capsys: Capsys)
     write_json(tmp_path / prepare.NAME, text.flags)
     rules = [prepare.target_rules(tmp_path / "bin", language) for language in ("en", "de")]
     assert rules == ["xx", "de"]
-
-
-@pytest.mark.parametrize("text", ["a b c d a b\n", "A house .\n", ""])
-def test_a_text_without_pairs_has_no_bpe(text: str, tmp_path: Path) -> None:
-    (tmp_path / "text").write_text(text)
-    with pytest.raises(UserError, match="give --bpe none"):
-        learn_bpe([tmp_path / "text"], tmp_path / "codes", 10)
-    assert not (tmp_path / "codes").exists()
-
-
-def test_bpe_is_that_of_the_commands(tmp_path: Path, capsys: Capsys) -> None:
-    toy.write_toy_corpus(tmp_path, train=800, valid=100, test=10)
-    texts, ours, theirs = sorted(tmp_path.glob("train.??")), tmp_path / "ours", tmp_path / "theirs"
-    learn_bpe(texts, ours, 400)
-    assert capsys.readouterr().err == ""  # no bar into a file
-    vocabularies = [tmp_path / "theirs.de", tmp_path / "theirs.en"]
-    program = find_program("subword-nmt")
-    learning = ("learn-joint-bpe-and-vocab", "--input", *texts, "-s", "400", "-o", theirs)
-    run_program(program, *learning, "--write-vocabulary", *vocabularies)
-    assert ours.read_bytes() == theirs.read_bytes()
-    for text, vocabulary in zip(texts, vocabularies, strict=True):
-        own, applied = tmp_path / f"ours{text.suffix}", tmp_path / "applied"
-        tokens.write_vocabulary(text, ours, own)
-        assert sorted(read_lines(own)) == sorted(read_lines(vocabulary))
-        limits = ("--vocabulary", vocabulary, "--vocabulary-threshold", "20")
-        run_program(program, "apply-bpe", "-i", text, "-o", applied, "-c", theirs, *limits)
-        lines, segment = read_lines(text), load_bpe(ours).segment
-        assert [*map(load_bpe(ours, own, 20).segment, lines)] == read_lines(applied)
-        assert [*map(segment, lines)] not in (lines, read_lines(applied))  # both did something
-        assert [join_subwords(segment(line)) for line in lines] == lines
-    assert join_subwords("Früh@@ ling is@@") == "Frühling is"  # a hypothesis may end within a word

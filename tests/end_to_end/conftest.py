@@ -13,7 +13,7 @@ Train = Callable[[str], Trained]
 
 
 @pytest.fixture(scope="session")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def parallel_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Binarized parallel text: each target word is its source word in capitals."""
     folder, lines = tmp_path_factory.mktemp("parallel"), sources()
     splits = {"train": lines[:-40], "valid": lines[-40:-20], "test": lines[-TEST_PAIRS:]}
@@ -38,11 +38,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Train:
+def trained(parallel_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Train:
     @functools.cache
     def train(arch: str) -> Trained:
         folder = tmp_path_factory.mktemp(arch)
-        flags = (*training(data, arch, folder), "--tensorboard-logdir", folder / "log")
+        flags = (*training(parallel_data, arch, folder), "--tensorboard-logdir", folder / "log")
         return Trained(folder, folder / "checkpoint_last.pt", run("fairseq-train", *flags))
 
     return train

@@ -1,15 +1,13 @@
-"""fairseq-generate's output in the corpus's order, sacreBLEU of it, and side-by-side examples."""
+"""sacreBLEU's scores and its paired bootstrap."""
 
 import json
 import math
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sacrebleu import sentence_chrf
 
 from fairseq_kerbs.evaluation.bleu import (
     CorpusScore,
@@ -18,116 +16,7 @@ from fairseq_kerbs.evaluation.bleu import (
     corpus_scores,
     paired_bootstrap,
 )
-from fairseq_kerbs.evaluation.examples import Example, as_markdown, side_by_side
-from fairseq_kerbs.evaluation.texts import detokenize_lines, generated_part, read_texts
-from fairseq_kerbs.utils.errors import UserError
 from tests.helpers.cli import Capsys, Patch, kerbs
-
-SOURCES = ["eins", "zwei", "drei", "vier", "fünf"]
-REFERENCES = ["the first sentence", "the second one", "a third", "it is four", "five of them"]
-SYSTEMS = {
-    "softmax": ["the first", "the second one", "one third", "four", "five"],
-    "MoS": ["the first", "the second one", "a third", "four", "five of"],
-    "kerbs": ["the first sentence", "the second one", "b", "it is four", "five of them"],
-}
-
-
-def lines(examples: list[Example]) -> list[int]:
-    return [example.line for example in examples]
-
-
-def test_differing_takes_the_most_different_first_and_never_equal_ones() -> None:
-    assert side_by_side(SOURCES, REFERENCES, SYSTEMS, "differing", 9, 1) == [
-        Example(n + 1, SOURCES[n], REFERENCES[n], {name: SYSTEMS[name][n] for name in SYSTEMS})
-        for n in (0, 2, 3, 4)
-    ]
-    for seed in range(5):
-        assert lines(side_by_side(SOURCES, None, SYSTEMS, "differing", 2, seed)) == [3, 5]
-    drawn = [lines(side_by_side(SOURCES, None, SYSTEMS, "differing", 3, s)) for s in range(9)]
-    assert {tuple(each) for each in drawn} == {(1, 3, 5), (3, 4, 5)}
-
-
-def test_best_has_the_largest_gains_in_order() -> None:
-    def score(name: str, line: int) -> Any:
-        return sentence_chrf(SYSTEMS[name][line - 1], [REFERENCES[line - 1]]).score
-
-    chosen = side_by_side(SOURCES, REFERENCES, SYSTEMS, "best", 9, 1)
-    gains = {line: score("kerbs", line) - score("softmax", line) for line in (1, 4, 5)}
-    expected = sorted(gains, key=lambda line: -gains[line])
-    assert lines(chosen) == expected
-    right = {"kerbs": 100.0, "softmax": score("softmax", expected[0])}
-    assert chosen[0].scores == pytest.approx(right)
-    assert lines(side_by_side(SOURCES, REFERENCES, SYSTEMS, "best", 1, 1)) == expected[:1]
-    systems = {name: SYSTEMS[name] for name in ("softmax", "kerbs", "MoS")}
-    assert lines(side_by_side(SOURCES, REFERENCES, systems, "best", 9, 1, baseline="kerbs")) == [3]
-
-
-def test_texts_stay_whole() -> None:
-    example = Example(7, "a|b *c* <d>", "x\ny", {"s_1": "=1+1", "k": "'t is"}, {"k": 50.04})
-    assert as_markdown([example, example]).split("\n\n")[0] == (
-        "| | line 7 (k 50.0) |\n| --- | --- |\n| Source | a\\|b \\*c\\* &lt;d&gt; |\n"
-        "| Reference | x y |\n| s\\_1 | =1+1 |\n| k | 't is |"
-    )
-    assert as_markdown([]) == ""
-
-
-def test_examples_command(tmp_path: Path, capsys: Capsys) -> None:
-    for name, texts in {"src": SOURCES, "ref": REFERENCES, **SYSTEMS}.items():
-        (tmp_path / name).write_text("".join(text + "\n" for text in texts))
-    systems = [part for name in SYSTEMS for part in ("--system", f"{name}={tmp_path / name}")]
-    files = ["--source", tmp_path / "src", *systems, "--reference", tmp_path / "ref"]
-    command, markdown = ["examples", *files], ["--format", "markdown"]
-    text = kerbs(capsys, *command, "--choose", "best", "--number", 1, *markdown)
-    assert text.startswith("1 of 5 lines: the largest gains of kerbs over softmax in sentence chrF")
-    assert "| MoS | five of |\n| kerbs | five of them |\n" in text
-    text = kerbs(capsys, *command, "--number", 9)
-    rule = "4 of 5 lines, drawn from those with the most different answers (seed 1)"
-    assert text.startswith(rule)
-    assert "\n  Source     drei\n  Reference  a third\n  softmax    one third\n" in text
-    kerbs(capsys, *command, "--number", 4, "--output", tmp_path / "o.md", *markdown)
-    assert (tmp_path / "o.md").read_text().count("| Source |") == 4
-
-
-OUTPUT = """\
-S-2\tDas ist gu@@ t .
-T-2\tThis is fi@@ ne .
-H-2\t-0.25\tThis is go@@ od .
-D-2\t-0.25\tThis is good .
-P-2\t-0.1 -0.2
-S-0\tHallo !
-T-0\tHey !
-H-0\t-0.5\tHello !
-H-0\t-0.9\tHi !
-S-1\t
-T-1\t
-H-1\t-1.5\t
-Generate test with beam=5: BLEU4 = 12.00
-"""
-
-
-def test_detokenized_output(tmp_path: Path) -> None:
-    (path := tmp_path / "out").write_text(OUTPUT)
-    assert read_texts(path, "S", "de") == ["Hallo!", "", "Das ist gut."]
-    assert read_texts(path, "T", "en") == ["Hey!", "", "This is fine."]
-    raw = partial(detokenize_lines, language="en", name="out")
-    good = ["Hello!", "", "This is good."]
-    assert read_texts(path, "H", "en") == raw(OUTPUT.splitlines()) == good
-    tokens = ["Anna 's dog .", 'He said : " No ! "']  # tokenized text keeps its order
-    assert raw(tokens) == ["Anna's dog.", 'He said: "No!"']
-    entities = ["H-0\t-1\tR &amp; D"]  # are undone only when asked
-    assert (raw(entities), raw(entities, unescape=True)) == (["R &amp; D"], ["R & D"])
-
-
-def test_output_that_cannot_be_scored() -> None:
-    for lines, message in (
-        (["H-0\t-1\ta", "H-3\t-1\tb"], "out has no line H-1, and lacks 2 of 4 in total"),
-        (["S-0\tx", "T-0\ty", "H-0\t-1\ta", "D-0\t-1"], "out is truncated: .* is missing"),
-    ):
-        with pytest.raises(UserError, match=message):
-            generated_part(lines, "H", "out")
-    with pytest.raises(UserError, match="out has no line S-0, and lacks 1 of 1 in total"):
-        generated_part(["H-0\t-1\th0"], "S", "out")
-
 
 REFERENCE = ["The cat sat on the mat.", "Anna's dog barks, doesn't it?"]
 HYPOTHESES = ["The cat sat on a mat.", "Anna's dog barks, doesn't it?"]

@@ -1,11 +1,13 @@
-"""The HTML report: one file, no request, text stays text, the figures of `build_report`."""
+"""The report of senses as text and as HTML: one file, no request, text stays text, same figures."""
 
 import html
 import json
+import math
 import os
 import re
 import shutil
 import subprocess
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,14 +15,28 @@ from typing import Any
 import pytest
 import torch
 from fairseq.data import Dictionary
+from matplotlib.figure import Figure
 
+from fairseq_kerbs.analysis import plots
+from fairseq_kerbs.analysis import words as entries
 from fairseq_kerbs.analysis.names import SenseNames
-from fairseq_kerbs.analysis.report import ReportSize, build_report, html_page
+from fairseq_kerbs.analysis.occurrences import read_text
+from fairseq_kerbs.analysis.report import (
+    ReportSize,
+    build_report,
+    html_page,
+    nearest_senses,
+    report_as_text,
+)
 from fairseq_kerbs.analysis.words import sense_numbers
-from fairseq_kerbs.output_layers import KerbsOutputLayer
+from fairseq_kerbs.checkpoints import load_layer, load_model_and_task
+from fairseq_kerbs.kernels import kerbs_kernel
+from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer, SoftmaxOutputLayer
+from fairseq_kerbs.training.sense_updates import summarize
 from tests.analysis.conftest import Reported, Trained, text_of
 from tests.helpers import HANGS
-from tests.helpers.cli import Capsys, kerbs
+from tests.helpers.cli import Capsys, Patch, kerbs
+from tests.helpers.fairseq_fixtures import dictionary, make_model
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 EVIL = "<img src=x onerror=document.title='caught'>"
@@ -192,3 +208,123 @@ def test_a_browser_shows_a_word(hostile: str, tmp_path: Path) -> None:
         "requests": 0,
         "title": "</title><script>document.title='caught'</script>",
     }
+
+
+WORDS = dictionary(23)
+
+
+def test_nearest_senses_are_those_of_a_plain_loop() -> None:
+    layer = make_model("lstm").decoder.output
+    owners, asked, ignored = layer.word_of_sense.tolist(), [5, 0, 17, 40], [0, 3]
+    for sense, near in zip(asked, nearest_senses(layer, asked, 4, ignored), strict=True):
+        logits = kerbs_kernel(layer.weight[sense], layer.weight, layer.theta).tolist()
+        others = [m for m, owner in enumerate(owners) if m != sense and owner not in ignored]
+        expected = sorted(others, key=lambda m: (-logits[m], m))[:4]
+        assert [m for m, _ in near] == expected
+        assert [score for _, score in near] == pytest.approx([logits[m] for m in expected], 1e-4)
+
+
+def names_of(layer: OutputLayer, *numbers: int) -> SenseNames:
+    """Names of a text "a w3 b" a line, each with a sense of w3 by its number."""
+    rows = entries.sense_numbers(layer, 7)
+    tokens = [(line, 1, 7, rows[number - 1]) for line, number in enumerate(numbers)]
+    return SenseNames(text_of([["a", "w3", "b"]] * len(numbers), tokens), WORDS.symbols)
+
+
+def test_report_counts_senses_and_true_ones() -> None:
+    layer = make_model("lstm").decoder.output
+    first, second, *_ = entries.sense_numbers(layer, 7)
+    gold = {first: Counter(y=2), second: Counter(y=1, x=3)}
+    report = build_report(names_of(layer, 2, 2, 2, 2, 1, 1), layer, WORDS, ["w3"], gold=gold)
+    (word,) = report["words"]
+    figures = word["senses"]
+    shown = [tuple(s[k] for k in ("name", "sense", "times", "true_senses")) for s in figures[:2]]
+    assert shown == [("w3#1", 1, 2, {"y": 2}), ("w3#2", 2, 4, {"x": 3, "y": 1})]
+    assert sum(sense["usage"] for sense in figures) == pytest.approx(1.0)
+    text = report_as_text(report)
+    assert "a [w3] b" in text
+    assert "true: x 3, y 1" in text
+
+
+def test_a_softmax_layer_has_no_word_of_several_senses() -> None:
+    layer, words = SoftmaxOutputLayer(4, 9), dictionary(9)
+    report = build_report(None, layer, words, size=ReportSize(nearest=2))
+    assert (report["by_number"], report["words"]) == ([5], [])
+    (word,) = build_report(None, layer, words, words=["w1"], size=ReportSize(nearest=9))["words"]
+    (sense,) = word["senses"]
+    assert sense["theta"] is None
+    assert {near["name"] for near in sense["nearest"]} == {"w0#1", "w2#1", "w3#1", "w4#1"}
+
+
+def test_the_checkpoint_alone_gives_layer_and_report(trained: Trained, reported: Reported) -> None:
+    model, task = load_model_and_task(trained.kerbs, trained.data)
+    layer, words = load_layer(trained.kerbs)
+    assert (words.symbols, layer.kernel_name) == (task.target_dictionary.symbols, "kerbs")
+    expected = model.decoder.output.state_dict()
+    torch.testing.assert_close(dict(layer.state_dict()), dict(expected), rtol=0, atol=0)
+    flags = ["--dict", trained.data / "dict.en.txt", "--top", 4, "--nearest", 2]
+    text, report, rows = reported("senses", trained.kerbs, *flags)
+    numbers = layer.senses_per_word().tolist()[4 : words.symbols.index("madeupword0000")]
+    assert report["by_number"] == [numbers.count(n) for n in range(1, max(numbers) + 1)]
+    assert [len(word["senses"]) for word in report["words"]] == [max(numbers)] * 4
+    assert len(rows) == 4 * max(numbers)
+    first = report["words"][0]["senses"][0]
+    assert float(rows[0]["theta"]) == pytest.approx(layer.theta[first["row"]].item(), 1e-4)
+    assert rows[0]["example"] == ""
+    near, _ = first["nearest"]
+    assert near["name"].startswith(f"{words[layer.word_of_sense[near['row']]]}#")
+    assert f"{near['name']} {near['score']:.2f}" in text
+
+
+def test_theta_of_the_released_kernel_is_shown_and_not_its_logarithm(
+    trained: Trained, reported: Reported, monkeypatch: Patch, capsys: Capsys, tmp_path: Path
+) -> None:
+    state = torch.load(trained.kerbs, weights_only=False)
+    state["cfg"]["model"].kernel = "kerbs_released"
+    parameter = state["model"]["decoder.output.theta"]
+    parameter.copy_(torch.linspace(-3.5, 2.5, len(parameter)))
+    torch.save(state, checkpoint := tmp_path / "released.pt")
+    flags = ["--dict", trained.data / "dict.en.txt", "--word", "the"]
+    _, report, _ = reported("senses", checkpoint, *flags)
+    senses = report["words"][0]["senses"]
+    right = [math.exp(parameter[sense["row"]]) for sense in senses]
+    assert [sense["theta"] for sense in senses] == pytest.approx(right, rel=1e-5)
+    drawn: list[list[float]] = []
+
+    def draw(sets: Any, theta: Any, usage: Any, labels: Any) -> Figure:
+        drawn.extend(*theta)
+        return Figure()
+
+    monkeypatch.setattr(plots, "plot_theta", draw)
+    kerbs(capsys, "plot", "theta", checkpoint, *flags, "-o", tmp_path / "theta.png")
+    assert drawn == [pytest.approx(right, rel=1e-5)]
+    layer, _ = load_layer(checkpoint, trained.data / "dict.en.txt")
+    assert "authors' released code" in html_page("", {}, report, layer)
+    assert isinstance(layer, KerbsOutputLayer)
+    summary = summarize(layer)
+    assert summary["theta_q50"] == pytest.approx(math.exp(parameter.median()), rel=0.1)
+
+
+def test_report_with_data(trained: Trained, reported: Reported, capsys: Capsys) -> None:
+    given = ("senses", trained.kerbs, "--data", trained.data, "--word")
+    shown, report, rows = reported(*given, "the", "--examples", 3)
+    (word,) = report["words"]
+    model, task = load_model_and_task(trained.kerbs, trained.data)
+    tokens = read_text(model, task, "train").tokens
+    the = tokens[tokens["entry"] == task.target_dictionary.index("the")]
+    assert sum(sense["times"] for sense in word["senses"]) == len(the)
+    for sense in word["senses"]:
+        sure = sorted(the["posterior"][the["sense"] == sense["row"]], reverse=True)
+        assert [e["posterior"] for e in sense["examples"]] == pytest.approx(sure[:3])
+        assert all("[the]" in example["text"] for example in sense["examples"])
+    assert len(rows) == sum(max(1, len(sense["examples"])) for sense in word["senses"])
+    assert "@@" not in shown
+    sources = {source for sense in word["senses"] for source, _ in sense["sources"]}
+    assert sources
+    assert all(source in shown for source in sources)
+    piece = next(word for word in task.target_dictionary.symbols if word.endswith("@@"))
+    lines = kerbs(capsys, *given, "the", piece).partition(f"\n{piece}: ")[2].splitlines()
+    assert ", never as a whole word in the lines that were read" in lines[0]
+    assert lines[2].split()[1] == "–"
+    refused = kerbs(capsys, *given, piece, status=2)
+    assert f"split train has no occurrence of {piece} as a whole word" in refused

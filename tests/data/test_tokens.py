@@ -1,0 +1,78 @@
+"""Tokens of Moses, and BPE of subword-nmt."""
+
+from pathlib import Path
+
+import pytest
+
+from fairseq_kerbs.data import tokens, toy
+from fairseq_kerbs.data.tokens import detokenize, join_subwords, learn_bpe, load_bpe, tokenize
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import read_lines
+from fairseq_kerbs.utils.processes import find_program
+from tests.helpers.cli import Capsys
+from tests.helpers.commands import run_program
+
+
+@pytest.mark.parametrize(
+    ("language", "raw", "words"),
+    [
+        ("en", "Anna's dog didn't bark, Mr. Smith.", "Anna 's dog didn 't bark , Mr. Smith ."),
+        ("de", "Das ist z. B. der 3. Versuch.", "Das ist z. B. der 3. Versuch ."),
+        ("de", "Der Mann, der „Ja“ sagt.", "Der Mann , der „ Ja “ sagt ."),
+        ("fa", "می\u200cخواهم، بله؟", "می\u200cخواهم ، بله ؟"),
+        ("hi", "यह घर है। हाँ।", "यह घर है । हाँ ।"),
+    ],
+)
+def test_tokens_and_round_trip(language: str, raw: str, words: str) -> None:
+    assert tokenize(raw, language=language) == words
+    assert detokenize(words, language=language) == raw
+
+
+def test_escaping_and_lower_casing_are_off_unless_asked_for() -> None:
+    raw = "R&D costs [a lot] | <unk>"
+    plain, escaped = tokenize(raw, language="en"), tokenize(raw, language="en", escape=True)
+    assert plain == "R & D costs [ a lot ] | < unk >"
+    assert escaped == "R &amp; D costs &#91; a lot &#93; &#124; &lt; unk &gt;"
+    assert detokenize(escaped, language="en", unescape=True) == detokenize(plain, language="en")
+    assert "&lt;" in detokenize("a &lt; b", language="en")
+    raw = "He left. Then Mr. Smith came."
+    assert tokenize(raw, language="en", lowercase=True) == "he left . then mr. smith came ."
+    # Case tells where sentences end, so lower-casing first would lose a full stop.
+    assert tokenize(raw.lower(), language="en") == "he left. then mr. smith came ."
+
+
+def test_characters_are_normalized() -> None:
+    assert tokenize("\ufeffKra\u0301l", language="cs", lowercase=True) == "král"
+    assert tokenize("बड़ा \u200cघर\u200c है", language="hi") == "बड़ा घर है"  # ड़ is one character
+    assert tokenize("İstanbul IŞIK", language="tr", lowercase=True) == "istanbul ışık"
+
+
+@pytest.mark.parametrize("text", ["a b c d a b\n", "A house .\n", ""])
+def test_a_text_without_pairs_has_no_bpe(text: str, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text(text)
+    with pytest.raises(UserError, match="give --bpe none"):
+        learn_bpe([tmp_path / "text"], tmp_path / "codes", 10)
+    assert not (tmp_path / "codes").exists()
+
+
+def test_bpe_is_that_of_the_commands(tmp_path: Path, capsys: Capsys) -> None:
+    toy.write_toy_corpus(tmp_path, train=800, valid=100, test=10)
+    texts, ours, theirs = sorted(tmp_path.glob("train.??")), tmp_path / "ours", tmp_path / "theirs"
+    learn_bpe(texts, ours, 400)
+    assert capsys.readouterr().err == ""  # no bar into a file
+    vocabularies = [tmp_path / "theirs.de", tmp_path / "theirs.en"]
+    program = find_program("subword-nmt")
+    learning = ("learn-joint-bpe-and-vocab", "--input", *texts, "-s", "400", "-o", theirs)
+    run_program(program, *learning, "--write-vocabulary", *vocabularies)
+    assert ours.read_bytes() == theirs.read_bytes()
+    for text, vocabulary in zip(texts, vocabularies, strict=True):
+        own, applied = tmp_path / f"ours{text.suffix}", tmp_path / "applied"
+        tokens.write_vocabulary(text, ours, own)
+        assert sorted(read_lines(own)) == sorted(read_lines(vocabulary))
+        limits = ("--vocabulary", vocabulary, "--vocabulary-threshold", "20")
+        run_program(program, "apply-bpe", "-i", text, "-o", applied, "-c", theirs, *limits)
+        lines, segment = read_lines(text), load_bpe(ours).segment
+        assert [*map(load_bpe(ours, own, 20).segment, lines)] == read_lines(applied)
+        assert [*map(segment, lines)] not in (lines, read_lines(applied))  # both did something
+        assert [join_subwords(segment(line)) for line in lines] == lines
+    assert join_subwords("Früh@@ ling is@@") == "Frühling is"  # a hypothesis may end within a word

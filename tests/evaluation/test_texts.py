@@ -1,0 +1,49 @@
+"""fairseq-generate's output in the corpus's order, detokenized."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from fairseq_kerbs.evaluation.texts import detokenize_lines, generated_part, read_texts
+from fairseq_kerbs.utils.errors import UserError
+
+OUTPUT = """\
+S-2\tDas ist gu@@ t .
+T-2\tThis is fi@@ ne .
+H-2\t-0.25\tThis is go@@ od .
+D-2\t-0.25\tThis is good .
+P-2\t-0.1 -0.2
+S-0\tHallo !
+T-0\tHey !
+H-0\t-0.5\tHello !
+H-0\t-0.9\tHi !
+S-1\t
+T-1\t
+H-1\t-1.5\t
+Generate test with beam=5: BLEU4 = 12.00
+"""
+
+
+def test_detokenized_output(tmp_path: Path) -> None:
+    (path := tmp_path / "out").write_text(OUTPUT)
+    assert read_texts(path, "S", "de") == ["Hallo!", "", "Das ist gut."]
+    assert read_texts(path, "T", "en") == ["Hey!", "", "This is fine."]
+    raw = partial(detokenize_lines, language="en", name="out")
+    good = ["Hello!", "", "This is good."]
+    assert read_texts(path, "H", "en") == raw(OUTPUT.splitlines()) == good
+    tokens = ["Anna 's dog .", 'He said : " No ! "']  # tokenized text keeps its order
+    assert raw(tokens) == ["Anna's dog.", 'He said: "No!"']
+    entities = ["H-0\t-1\tR &amp; D"]  # are undone only when asked
+    assert (raw(entities), raw(entities, unescape=True)) == (["R &amp; D"], ["R & D"])
+
+
+def test_output_that_cannot_be_scored() -> None:
+    for lines, message in (
+        (["H-0\t-1\ta", "H-3\t-1\tb"], "out has no line H-1, and lacks 2 of 4 in total"),
+        (["S-0\tx", "T-0\ty", "H-0\t-1\ta", "D-0\t-1"], "out is truncated: .* is missing"),
+    ):
+        with pytest.raises(UserError, match=message):
+            generated_part(lines, "H", "out")
+    with pytest.raises(UserError, match="out has no line S-0, and lacks 1 of 1 in total"):
+        generated_part(["H-0\t-1\th0"], "S", "out")

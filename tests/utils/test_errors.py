@@ -1,0 +1,18 @@
+"""One sentence for an error of the system."""
+
+from pathlib import Path
+
+import pytest
+
+from fairseq_kerbs.utils.errors import sentence_of
+from fairseq_kerbs.utils.files import atomic_write
+
+
+def test_an_error_of_the_system_names_the_file(tmp_path: Path) -> None:
+    for named, below in ((tmp_path, ""), (Path(__file__), "below")):
+        with pytest.raises(OSError, match=str(named)) as error, atomic_write(named / below):
+            pass
+        assert str(sentence_of(error.value)).startswith(f"{named} cannot be used")
+    with pytest.raises(OSError, match="other"), atomic_write(tmp_path / "text"):
+        raise PermissionError(13, "refused", "other")  # which the caller reads
+    assert not any(map(sentence_of, (FileNotFoundError(2, "nothing", "there"), OSError("other"))))
