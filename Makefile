@@ -2,7 +2,7 @@
 PYTHON = .venv/bin/python
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install lint fast test compatibility bench figures release
+.PHONY: install lint fast test compatibility bench figures docs release
 
 install:  ## .venv with everything that the tests need
 	scripts/install.sh --extras dev
@@ -28,6 +28,9 @@ bench:  ## figures of the likelihood on this machine; alone on it
 
 figures:  ## results/figures, from the raw files in results
 	$(PYTHON) scripts/experiments/figures.py
+
+docs:  ## docs/flags.md, from the code
+	$(PYTHON) scripts/flags_page.py
 
 release:  ## an sdist and a pure wheel in dist/; nothing is uploaded
 	$(PYTHON) -m build

@@ -1,6 +1,6 @@
 """Experiments as YAML files with the flags of fairseq-train and fairseq-generate.
 
-``configs/README.md`` describes the format.
+``docs/train.md`` describes the format.
 """
 
 from __future__ import annotations

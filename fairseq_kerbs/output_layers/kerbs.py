@@ -1,6 +1,6 @@
 """Kernelized Bayesian softmax as a layer for any PyTorch model (Section 4).
 
-fairseq_kerbs/README.md has complete trainings with this layer.
+docs/inside.md has complete trainings with this layer.
 """
 
 from __future__ import annotations

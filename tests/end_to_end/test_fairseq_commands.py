@@ -127,8 +127,8 @@ def test_hydra_train_and_eval_lm(tmp_path: Path) -> None:
 
 
 def test_hydra_train_as_documented(data: Path, tmp_path: Path) -> None:
-    """By configs/README.md; it goes on, also by the search path alone, and its model translates."""
-    page = (ROOT / "configs/README.md").read_text()
+    """By docs/train.md; it goes on, also by the search path alone, and its model translates."""
+    page = (ROOT / "docs/train.md").read_text()
     (text,) = re.findall(r"^    (fairseq-hydra-train (?:.*\\\n)+.*)\n", page, re.MULTILINE)
     for written, real in (("quickstart/data/bin", data), ("runs", tmp_path), ("", f"{ROOT}/")):
         text = text.replace(f"$PWD/{written}", str(real))

@@ -16,8 +16,10 @@ from tests.helpers.cli import Capsys, Patch
 
 
 def example(number: int, capsys: Capsys) -> tuple[dict[str, Any], str, list[int]]:
-    """What an example of fairseq_kerbs/README.md made and printed, and how many senses it moved."""
-    text = (Path(fairseq_kerbs.__file__).parent / "README.md").read_text(encoding="utf-8")
+    """What an example of docs/inside.md made and printed, and how many senses it moved."""
+    text = (Path(fairseq_kerbs.__file__).parents[1] / "docs" / "inside.md").read_text(
+        encoding="utf-8"
+    )
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     names: dict[str, Any] = {"__name__": "example"}
     torch.manual_seed(1)

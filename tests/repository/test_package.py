@@ -4,6 +4,8 @@ import ast
 import re
 from pathlib import Path
 
+import yaml
+
 import fairseq_kerbs
 
 
@@ -23,3 +25,15 @@ def assigned(text: str) -> bool:
     names = "|".join(alias.asname or alias.name.split(".")[0] for alias in theirs)
     written = rf"^ *(setattr\(({names})\b|({names})\.[\w.]+ = )"
     return bool(names and re.search(written, text, re.MULTILINE))
+
+
+def test_the_citation_has_the_version_and_the_paper() -> None:
+    root = Path(fairseq_kerbs.__file__).parents[1]
+    citation = yaml.safe_load((root / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == fairseq_kerbs.__version__
+    changelog = (root / "CHANGELOG.md").read_text(encoding="utf-8")
+    released = f"## {fairseq_kerbs.__version__} ({citation['date-released']})"
+    assert released in changelog.splitlines()
+    assert citation["preferred-citation"]["title"] in (root / "README.md").read_text(
+        encoding="utf-8"
+    ).replace("{B}ayesian", "Bayesian")

@@ -10,7 +10,9 @@ from scripts.experiments.figures import raw_files
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 FIGURES = RESULTS / "figures"
-FOLDERS = [ROOT / name for name in ("configs", "fairseq_kerbs", "results", "scripts", "tests")]
+FOLDERS = [
+    ROOT / name for name in ("configs", "docs", "fairseq_kerbs", "results", "scripts", "tests")
+]
 PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in folder.rglob("*.md"))])
 
 

@@ -158,7 +158,7 @@ def test_every_kernel_has_as_many_tries_and_its_default_first() -> None:
 
 def test_hours_on_the_page_are_the_planned_ones() -> None:
     """A run that several tables share counts once in ``all``."""
-    page = (ROOT / "configs" / "README.md").read_text()
+    page = (ROOT / "docs" / "experiments.md").read_text()
     rows = re.findall(r"^\| (\w+) \|.*\|.*\| ([0-9.]+) \|.*\|$", page, re.MULTILINE)
     hours = {name: float(text) for name, text in rows}
     names = {"all": NAMES, **{name: (name,) for name in NAMES + OTHERS}}
