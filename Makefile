@@ -32,5 +32,5 @@ figures:  ## results/figures, from the raw files in results
 docs:  ## docs/flags.md, from the code
 	$(PYTHON) scripts/flags_page.py
 
-release:  ## an sdist and a pure wheel in dist/; nothing is uploaded
-	$(PYTHON) -m build
+release:  ## sdist, wheel, a small model with senses and its page, in dist/; nothing is uploaded
+	scripts/release.sh
