@@ -30,7 +30,7 @@ from fairseq_kerbs.analysis.words import sense_numbers
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
-from fairseq_kerbs.utils.processes import progress
+from fairseq_kerbs.utils.progress import progress
 
 GoldSenses = Mapping[tuple[int, int, str], str]
 """Gold senses by line, occurrence of the word in the line (both from 0), and word."""

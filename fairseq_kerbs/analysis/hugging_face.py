@@ -30,7 +30,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from fairseq_kerbs.utils.errors import UserError, reason_of
 from fairseq_kerbs.utils.files import iter_lines
-from fairseq_kerbs.utils.processes import progress
+from fairseq_kerbs.utils.progress import progress
 
 _MAX_TOKENS = 4000  # per batch, and so per line
 _LINES = 1000  # given to the tokenizer at a time

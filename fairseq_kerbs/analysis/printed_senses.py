@@ -21,7 +21,7 @@ from fairseq_kerbs.analysis.words import BPE_MARK
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.senses import number_senses
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.processes import progress
+from fairseq_kerbs.utils.progress import progress
 
 if TYPE_CHECKING:
     from fairseq_kerbs.analysis.names import SenseNames

@@ -28,7 +28,7 @@ from fairseq_kerbs.analysis.words import (
 )
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.senses import number_senses
-from fairseq_kerbs.utils.processes import progress
+from fairseq_kerbs.utils.progress import progress
 
 Figures = dict[str, Any]
 """Values for JSON by name."""

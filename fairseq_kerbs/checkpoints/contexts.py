@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fairseq_kerbs.reallocation.clustering import LEAST_CONTEXTS, ContextSample
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.processes import progress
+from fairseq_kerbs.utils.progress import progress
 
 MOST_LOG_PROBS = 8 << 20
 """Maximum number of log-probabilities in memory."""

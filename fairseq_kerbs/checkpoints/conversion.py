@@ -39,7 +39,7 @@ from fairseq_kerbs.reallocation.clustering import (
 )
 from fairseq_kerbs.utils.errors import UserError, as_user_error
 from fairseq_kerbs.utils.files import atomic_write
-from fairseq_kerbs.utils.processes import progress
+from fairseq_kerbs.utils.progress import progress
 
 ROUNDING_ERROR = 1e-3
 """Largest difference of log-probabilities that rounding errors can cause, in nats."""

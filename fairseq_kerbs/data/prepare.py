@@ -35,6 +35,7 @@ from fairseq_kerbs.utils.files import (
     write_json,
 )
 from fairseq_kerbs.utils.processes import find_program, quoted, run_program
+from fairseq_kerbs.utils.progress import Reminder
 
 NAME = "preparation.json"
 SPLITS = {"train": ("train",), "valid": ("valid", "validation", "dev"), "test": ("test",)}
@@ -48,10 +49,12 @@ _FOLDERS = ("raw", "tok", "clean", "bpe", "text", "bin")
 
 
 report = partial(print, flush=True)  # logs show each step when it starts
+reminder = Reminder()
 
 
 def is_due(step: str, target: Path) -> bool:
     """Report a step, and return whether its output is missing."""
+    reminder.begin(step)
     report(f"{step}: already done" if target.exists() else f"{step} ...")
     return not target.exists()
 
@@ -90,7 +93,8 @@ def working_folder(dest: Path, settings: Mapping[str, Any]) -> Iterator[None]:
                 shutil.rmtree(dest / name, ignore_errors=True)
         if earlier != settings:
             write_json(record, settings)
-        yield
+        with reminder.running():
+            yield
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import Any
 
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write, iter_lines
-from fairseq_kerbs.utils.processes import progress
+from fairseq_kerbs.utils.progress import progress
 
 _ACCENTED = re.compile("\\w[\u0300-\u036f]+")
 _OUTER_JOINER = re.compile("\\s[\u200c\u200d]+|[\u200c\u200d]+(?=\\s|$)")

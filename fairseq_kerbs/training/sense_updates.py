@@ -23,7 +23,7 @@ from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.reallocation import Moves, Policy, apply_moves, propose_moves, reset_moments
 from fairseq_kerbs.torch_compat import OUT_OF_MEMORY
 from fairseq_kerbs.utils.dictionaries import remember_dictionaries
-from fairseq_kerbs.utils.processes import progress
+from fairseq_kerbs.utils.progress import progress
 
 logger = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import IO
 
 from fairseq_kerbs.utils.errors import UserError
 
@@ -105,13 +105,3 @@ def stop_on_signals() -> None:
 def usable_cores() -> int:
     """Number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0))
-
-
-def progress(items: Iterable[Any], title: str, unit: str, total: int | None = None) -> Any:
-    """Iterate over items with a temporary progress bar on a terminal, if tqdm is installed."""
-    try:
-        from tqdm import tqdm
-    except ModuleNotFoundError:
-        return items
-    tqdm.monitor_interval = 0  # no monitor thread, as processes may be forked
-    return tqdm(items, title, total, unit=unit, leave=False, disable=None)

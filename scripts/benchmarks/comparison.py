@@ -26,7 +26,7 @@ from tabulate import tabulate
 from torch import Tensor
 from torch.utils.benchmark import timer  # waits for the device
 
-from fairseq_kerbs.utils.processes import progress
+from fairseq_kerbs.utils.progress import progress
 
 
 @dataclass

@@ -1,6 +1,5 @@
-"""Programs are found beside Python and end with us, and bars are for terminals."""
+"""Programs are found beside Python and end with us."""
 
-import io
 import os
 import signal
 import subprocess
@@ -82,13 +81,3 @@ def test_a_program_ends_with_us(how: signal.Signals) -> None:
     while _alive(started) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _alive(started)
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_a_bar_is_shown_to_a_terminal_alone(terminal: bool, monkeypatch: Patch) -> None:
-    stderr = io.StringIO()
-    monkeypatch.setattr(stderr, "isatty", lambda: terminal)
-    monkeypatch.setattr(sys, "stderr", stderr)
-    assert list(processes.progress(iter("abc"), "reading", " letters", 3)) == ["a", "b", "c"]
-    assert ("reading" in stderr.getvalue()) == terminal
-    assert "\n" not in stderr.getvalue()
