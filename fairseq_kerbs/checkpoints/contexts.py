@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from copy import copy
 from itertools import islice
 from pathlib import Path
 from textwrap import shorten
@@ -43,7 +44,12 @@ class Step(NamedTuple):
 
 @torch.no_grad()
 def teacher_forced(
-    model: Any, task: Any, split: str, flag: str = "--split", most: int = 0
+    model: Any,
+    task: Any,
+    split: str,
+    flag: str = "--split",
+    most: int = 0,
+    only: Collection[int] | None = None,
 ) -> Iterator[Step]:
     """Context vectors of a split, for arguments see :func:`batches`.
 
@@ -70,7 +76,7 @@ def teacher_forced(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         model.to(device)
-        for batch in batches(task, split, flag, most, model.max_positions()):
+        for batch in batches(task, split, flag, most, model.max_positions(), only):
             batch = apply_to_sample(lambda value: value.to(device), batch)
             contexts = model(**batch["net_input"])[0]
             yield Step(batch, batch["target"], contexts, log_probs)
@@ -80,7 +86,12 @@ def teacher_forced(
 
 
 def batches(
-    task: Any, split: str, flag: str = "--split", most: int = 0, longest: Any = None
+    task: Any,
+    split: str,
+    flag: str = "--split",
+    most: int = 0,
+    longest: Any = None,
+    only: Collection[int] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Batches of a split, in no particular order, without sentences that the model cannot read.
 
@@ -90,6 +101,7 @@ def batches(
         flag: flag that names the split, for messages.
         most: approximate number of tokens. Every n-th batch of a larger split is used. 0 uses all.
         longest: maximum lengths that the model reads, besides those of the task.
+        only: numbers of the sentences to read [all].
 
     Raises:
         UserError: the split is missing or damaged, or has no target side.
@@ -105,6 +117,10 @@ def batches(
             raise no_words(split, flag)
         task.load_dataset(split)
         dataset = task.dataset(split)
+        if only is not None:
+            order = dataset.ordered_indices()
+            dataset = copy(dataset)
+            dataset.ordered_indices = lambda: order[np.isin(order, list(only))]
         epoch = task.get_batch_iterator(
             dataset,
             max_tokens=tokens,
@@ -198,10 +214,14 @@ def sample_contexts(model: Any, task: Any, split: str, sample: ContextSample) ->
 def contexts_of(
     model: Any, task: Any, split: str, words: Collection[int], most: int
 ) -> dict[int, Tensor]:
-    """A random sample of at most ``most`` contexts [n, d] of each word that occurs in a split."""
+    """A random sample of at most ``most`` contexts [n, d] of each word that occurs in a split.
+
+    The model reads only sentences with these words, and no more of them than are needed.
+    """
     sample = None
     requested = torch.tensor(list(words))
-    for _, target, contexts, _ in teacher_forced(model, task, split):
+    chosen = _sentences_with(words, most, batches(task, split, longest=model.max_positions()))
+    for _, target, contexts, _ in teacher_forced(model, task, split, only=chosen):
         mask = torch.isin(target, requested.to(target.device))
         mask &= target != task.target_dictionary.pad()
         if sample is None:
@@ -209,6 +229,25 @@ def contexts_of(
         sample.add(target[mask], contexts[mask])
     by_word = {word: sample.contexts(word)[:most] for word in words} if sample else {}
     return {word: contexts for word, contexts in by_word.items() if len(contexts)}
+
+
+def _sentences_with(
+    words: Collection[int], most: int, read: Iterable[dict[str, Any]]
+) -> Collection[int]:
+    """Numbers of random sentences that have ``most`` occurrences of each word, or all of them."""
+    found: dict[int, list[Tensor]] = {word: [] for word in words}
+    for batch in read:
+        for word, rows in found.items():
+            counts = (batch["target"] == word).sum(1)  # [B]
+            rows.append(torch.stack([batch["id"], counts], 1)[counts > 0])
+    generator = torch.Generator().manual_seed(0)
+    chosen: set[int] = set()
+    for rows in found.values():
+        numbers, counts = torch.cat(rows).t() if rows else torch.empty(2, 0, dtype=torch.long)
+        order = torch.randperm(len(numbers), generator=generator)
+        before = counts[order].cumsum(0) - counts[order]
+        chosen.update(numbers[order[before < most]].tolist())
+    return chosen
 
 
 def sample_of(words: Collection[int], vocabulary: int, dim: int, most: int) -> ContextSample:

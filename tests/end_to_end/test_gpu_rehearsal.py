@@ -203,7 +203,7 @@ def test_a_beam_search_finds_the_same_and_waits_once(name: str) -> None:
 def test_contexts_for_clusters_are_sampled_on_the_card(name: str, monkeypatch: Patch) -> None:
     """As ``convert`` and ``senses`` do; sample, text and model are on the CPU at the end."""
     batch = {**make_batch((7, 6, 4)), "id": torch.arange(3)}
-    monkeypatch.setattr(contexts, "batches", lambda *_: [batch])
+    monkeypatch.setattr(contexts, "batches", lambda *_, **__: [batch])
 
     def results(on: bool) -> list[Any]:
         task = make_task()
