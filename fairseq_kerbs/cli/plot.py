@@ -11,10 +11,12 @@ from fairseq_kerbs.cli.models import read_model
 from fairseq_kerbs.cli.output import say_written, show, write_files
 from fairseq_kerbs.cli.parameters import (
     FILE,
+    OUTPUT,
     Command,
     Group,
     ModelCommand,
     Several,
+    Whole,
     checkpoint_argument,
     csv_option,
     data_or_none_option,
@@ -28,7 +30,7 @@ from fairseq_kerbs.utils.errors import UserError
 figure_option = click.option(
     "-o",
     "--output",
-    type=FILE,
+    type=OUTPUT,
     metavar="FILE",
     required=True,
     help="output file, .png, .pdf or .svg",
@@ -83,7 +85,7 @@ def save(figure: Any, output: Path, name: str) -> None:
 )
 @click.option(
     "--most",
-    type=click.IntRange(min=2),
+    type=Whole(min=2),
     metavar="N",
     default=300,
     help="maximum number of contexts of a word, drawn at random",
@@ -102,7 +104,7 @@ def save(figure: Any, output: Path, name: str) -> None:
 )
 @click.option(
     "--seed",
-    type=click.IntRange(min=0),
+    type=Whole(min=0),
     metavar="N",
     help="with a folder: seed of the random choice [1]",
 )

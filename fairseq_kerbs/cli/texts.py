@@ -17,6 +17,7 @@ from fairseq_kerbs.cli.parameters import (
     FILE,
     Command,
     Several,
+    Whole,
     examples,
     language_option,
     not_with,
@@ -131,7 +132,7 @@ def detokenize(path: Path, lang: str, unescape: bool, output: Path | None) -> No
 )
 @click.option(
     "--max-ngram-order",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     metavar="N",
     default=4,
     help="maximum n-gram order of BLEU. 1 is BLEU-1",
@@ -229,10 +230,8 @@ def _print_comparison(
     help="choose random lines among those with the most different outputs, or the lines with the "
     "largest gain in chrF of the last system over the baseline",
 )
-@click.option(
-    "--number", type=click.IntRange(min=1), metavar="N", default=5, help="number of lines"
-)
-@click.option("--seed", type=click.IntRange(min=0), metavar="S", default=1, help="random seed")
+@click.option("--number", type=Whole(min=1), metavar="N", default=5, help="number of lines")
+@click.option("--seed", type=Whole(min=0), metavar="S", default=1, help="random seed")
 @click.option("--baseline", metavar="NAME", help="baseline of '--choose best' [the first system]")
 @click.option(
     "--format",
