@@ -1,7 +1,7 @@
 """Checks of the flags that a command of ours passes on to fairseq.
 
 fairseq itself ends with a traceback for most of what is refused here, or goes on without a word: a
-file to restore from that is not there begins a new training, and ``--max-update -5`` trains nothing.
+file to restore from that is not there begins a new training, and ``--lr -1`` trains nothing.
 :func:`check_call` runs before the program starts, so a refusal costs no time and changes no file.
 fairseq's own programs are not checked.
 """
@@ -20,7 +20,7 @@ from typing import Any
 from fairseq_kerbs.configurations import language_pair, languages_in, splits_in
 from fairseq_kerbs.programs import GENERATE, TRAIN, Call
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import check_can_write, check_checkpoint, is_remote
+from fairseq_kerbs.utils.files import NO_FILE, check_can_write, check_checkpoint, is_remote
 
 LAST = "checkpoint_last.pt"
 
@@ -65,11 +65,11 @@ def check_call(call: Call, data: str, *, dry_run: bool = False) -> None:
     Args:
         call: the call, as fairseq reads it.
         data: its folders, separated by ``:``.
-        dry_run: only check what flags say, and not what is there without them.
+        dry_run: the call is only shown, so it may be incomplete, and data may have no splits yet.
     """
     check_flags(call)
     check_languages(call, data)
-    _check_splits(call, data, named_only=dry_run)
+    _check_splits(call, data, shown_only=dry_run)
     if call.program == TRAIN:
         _check_beginning(call)
         if not dry_run:
@@ -203,8 +203,8 @@ def _check_together(call: Call) -> None:
             clash.append("restore_file")
         if clash:
             raise UserError(
-                f"{call.flag(clash[0])} does not go with --finetune-from-model, which resets all of "
-                "the training; leave one of them out"
+                f"{call.flag(clash[0])} does not go with --finetune-from-model, which resets all "
+                "of the training; leave one of them out"
             )
 
 
@@ -247,9 +247,10 @@ def _check_files(call: Call) -> None:
         if name in _CHECKPOINTS:
             for path in value.split(":"):
                 check_checkpoint(Path(path), call.flag(name))
-        elif name.endswith(("_path", "_file")) and not is_remote(value):
-            if not Path(value).exists():
-                raise UserError(f"{call.flag(name)} {value}: there is no such file; name another")
+            continue
+        is_input = name.endswith(("_path", "_file")) and not is_remote(value)
+        if is_input and not Path(value).exists():
+            raise UserError(f"{call.flag(name)} {value}: there is no such file; name another")
 
 
 def checkpoints_of(call: Call) -> list[Path]:
@@ -267,7 +268,7 @@ def _check_beginning(call: Call) -> None:
     if not values.get("no_save"):
         check_can_write(save_dir, "--save-dir", folder=True)
     if restored != LAST:
-        if not is_remote(restored):
+        if restored != NO_FILE and not is_remote(restored):
             check_checkpoint(Path(restored.replace(".pt", f"{suffix}.pt")), "--restore-file")
         return
     if (save_dir / f"checkpoint_last{suffix}.pt").is_file():
@@ -325,23 +326,23 @@ def _is_translation(task: str) -> bool:
     return kind is not None and issubclass(kind, TranslationTask)
 
 
-def _check_splits(call: Call, data: str, *, named_only: bool) -> None:
-    """Check that the splits are there: those that flags name, or all that are read."""
+def _check_splits(call: Call, data: str, *, shown_only: bool) -> None:
+    """Check that the splits are there that are read. A call that is only shown needs none yet."""
     values = vars(call.values)
     read = {"gen_subset": True} if call.program == GENERATE else {"train_subset": True}
     if call.program == TRAIN:
         read["valid_subset"] = not values.get("disable_validation")
     folder = Path(data.split(":")[0])
     there = splits_in(folder)
+    if shown_only and not there:
+        return
     for name, is_read in read.items():
-        if not is_read or (named_only and name not in call.given):
+        if not is_read:
             continue
         subsets = str(values[name])
         for split in subsets.split(",") if call.program == TRAIN else [subsets]:
             if split not in there:
-                found = (
-                    f"give one of {', '.join(there)}" if there else "it has none; prepare it again"
-                )
+                found = f"give one of {', '.join(there)}" if there else "prepare the data again"
                 without = ", or --disable-validation" if name == "valid_subset" else ""
                 raise UserError(
                     f"{call.flag(name)} {split}: {folder} has no such split; {found}{without}"

@@ -74,26 +74,21 @@ def read_call(program: str, data: str, flags: Flags, extra: Sequence[str] = ()) 
         UserError: fairseq's parser refuses the arguments.
     """
     _register()
-    former = program_arguments(data, flags)
-    parser = _parser_of(program, [*former, *extra])
+    configured = program_arguments(data, flags)
+    parser = _parser_of(program, [*configured, *extra])
     overriding = _names_given(parser, extra)
+    replaced = _replaced(program, configured, parser, [*configured, *extra])
+    dropped: dict[str, list[str]] = {}
     kept: Flags = {}
-    unknown = []
     for name, value in flags.items():
         action = parser._option_string_actions.get(f"--{name}")
-        if action is None:
-            unknown.append(name)
-        elif action.dest not in overriding:
-            kept[name] = value
-    replaced = _replaced(program, former, parser, [*former, *extra])
-    dropped: dict[str, list[str]] = {}
-    for name in unknown:
-        for choice, old_flags in replaced.items():
-            if f"--{name}" in old_flags:
-                dropped.setdefault(choice, []).append(f"--{name}")
-                break
-        else:
-            kept[name] = flags[name]  # which the parser refuses
+        choices = [
+            choice for choice, former_flags in replaced.items() if f"--{name}" in former_flags
+        ]
+        if choices:
+            dropped.setdefault(choices[0], []).append(f"--{name}")
+        elif action is None or action.dest not in overriding:
+            kept[name] = value  # the parser refuses what is unknown
     arguments = program_arguments(data, kept, extra)
     values = _parse(program, parser, arguments)
     return Call(
@@ -124,12 +119,24 @@ def _without_own_arguments(program: str) -> Iterator[None]:
 def _refuse(parser: argparse.ArgumentParser, program: str, message: str) -> NoReturn:
     """Raise what argparse has to say as a UserError."""
     sentence = message.replace("invalid <lambda> value", "invalid value")
+    if "invalid choice" in sentence and len(sentence) > 300:  # a list of all architectures
+        sentence = _nearest_choice(parser, sentence)
     kind, _, listed = sentence.partition(": ")
-    if kind == "unrecognized arguments":
-        word = listed.split()[0].partition("=")[0]
-        near = get_close_matches(word, parser._option_string_actions, n=1)
+    flags = [word.partition("=")[0] for word in listed.split() if word.startswith("--")]
+    if kind == "unrecognized arguments" and len(flags) == 1:
+        near = get_close_matches(flags[0], parser._option_string_actions, n=1)
         sentence += f"; did you mean {near[0]}?" if near else ""
-    raise UserError(f"{program}: {sentence}")
+    raise UserError(sentence, program)
+
+
+def _nearest_choice(parser: argparse.ArgumentParser, sentence: str) -> str:
+    """An error about a value of a flag with many choices, with the most similar one."""
+    wrong = sentence.partition("invalid choice: ")[2].partition(" (choose from")[0].strip("'")
+    flags = sentence.removeprefix("argument ").partition(":")[0].split("/")
+    choices = [str(choice) for choice in parser._option_string_actions[flags[0]].choices or ()]
+    near = get_close_matches(wrong, choices, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]}?" if near else "see 'fairseq-kerbs architectures'"
+    return f"{flags[0]} {wrong} is unknown; {hint}"
 
 
 def _register() -> None:
@@ -256,9 +263,11 @@ def _parse(program: str, parser: argparse.ArgumentParser, arguments: Sequence[st
 
     words = list(arguments)
     try:
-        values = parser.parse_args(words)
-        if program == TRAIN and values.arch is None:
-            return values
+        values, unknown = parser.parse_known_args(words)
+        if program == TRAIN and (values.arch is None or values.optimizer is None):
+            return values  # incomplete, with flags of parts that nobody has named
+        if unknown:
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
         # fairseq's function adds the flags of parts to a parser without them
         with _without_own_arguments(program):
             return options.parse_args_and_arch(_base_parser(program), _without_our_folder(words))

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from fairseq_kerbs.cli.models import read_model
+from fairseq_kerbs.cli.models import check_senses, read_model
 from fairseq_kerbs.cli.output import say_written, show, write_files
 from fairseq_kerbs.cli.parameters import (
     FILE,
@@ -245,9 +245,14 @@ def theta(
             f"--label has {len(labels)} titles for {len(sets)} sets of words; give one for each "
             "--word"
         )
-    layer, entries, *_ = read_model(checkpoint, data, dictionary, trust=trust_checkpoint)
+    trained = read_model(checkpoint, data, dictionary, trust=trust_checkpoint)
+    check_senses(trained, checkpoint)
+    layer, entries, *_ = trained
     if not layer.has_theta:
-        raise UserError(f"the kernel {layer.kernel_name} of {checkpoint} has no theta")
+        raise UserError(
+            f"the kernel {layer.kernel_name} of {checkpoint} has no theta; name a model with "
+            "--kernel kerbs, or draw 'plot usage' or 'plot contexts' of this one"
+        )
     theta_of_senses = layer.kernel.theta_of(layer.theta.detach())
     words_of_sets = [list(dict.fromkeys(words)) for words in sets]
     thetas = []
@@ -288,7 +293,9 @@ def frequency(
     from fairseq_kerbs.analysis.report import training_counts
 
     check_figure_path(output)
-    layer, entries, *_ = read_model(checkpoint, data, dictionary, trust=trust_checkpoint)
+    trained = read_model(checkpoint, data, dictionary, trust=trust_checkpoint)
+    check_senses(trained, checkpoint)
+    layer, entries, *_ = trained
     counts = training_counts(entries)
     if not any(counts):
         raise UserError("the dictionary has no counts of words; give the one of fairseq-preprocess")
@@ -314,7 +321,9 @@ def usage(
     from fairseq_kerbs.analysis.plots import check_figure_path, plot_usage
 
     check_figure_path(output)
-    layer = read_model(checkpoint, data, dictionary, trust=trust_checkpoint).layer
+    trained = read_model(checkpoint, data, dictionary, trust=trust_checkpoint)
+    check_senses(trained, checkpoint)
+    layer = trained.layer
     save(plot_usage(layer.usage, layer.word_of_sense), output, "usage")
 
 

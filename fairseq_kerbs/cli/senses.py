@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from fairseq_kerbs.cli.models import Trained, read_model, read_names
+from fairseq_kerbs.cli.models import Trained, check_senses, read_model, read_names
 from fairseq_kerbs.cli.output import show, write_files, write_output
 from fairseq_kerbs.cli.parameters import (
     FILE,
@@ -165,6 +165,7 @@ def senses(
     if train_data is not None and not train_data.is_dir():
         raise UserError(f"--train-data: there is no folder {train_data}")
     trained = read_model(checkpoint, data, dictionary, trust=trust_checkpoint)
+    check_senses(trained, checkpoint)
     word_numbers(trained.dictionary, words)  # which refuses those that are no entries
     found = Found(None, words)
     if gold is not None:
@@ -339,6 +340,7 @@ def report(
         raise UserError(f"--output: {output} must end in .html")
     training = None if log is None else read_history(log)
     trained = read_model(checkpoint, data, dictionary, trust=trust_checkpoint)
+    check_senses(trained, checkpoint)
     layer, entries, _, task = trained
     facts: dict[str, str | int] = {
         "checkpoint": str(checkpoint),

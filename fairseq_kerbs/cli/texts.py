@@ -169,6 +169,9 @@ def score(
     from fairseq_kerbs.evaluation import bleu
 
     systems, references = bleu.read_systems(hypotheses, reference, language=lang, unescape=unescape)
+    for name, lines in systems.items():
+        if not any(line.strip() for line in lines):
+            raise UserError(f"{name} has no text to score; give the translations of a system")
     for ignored in (False, True) if both_cases else (lowercase,):
         metrics = bleu.all_metrics(
             max_ngram_order, language=lang, lowercase=ignored, tokenize=tokenize

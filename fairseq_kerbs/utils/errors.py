@@ -18,11 +18,16 @@ class UserError(SystemExit):
 
     ``fairseq-kerbs`` prints the sentence and exits with status 2. In fairseq's programs, Python
     prints :attr:`code` and exits with status 1.
+
+    Args:
+        sentence: the sentence.
+        program: the program of fairseq that would say it, in place of ours.
     """
 
-    def __init__(self, sentence: str) -> None:
+    def __init__(self, sentence: str, program: str = "") -> None:
         super().__init__(sentence)
-        self.code = f"fairseq_kerbs: error: {sentence}"
+        self.program = program
+        self.code = f"{program or 'fairseq_kerbs'}: error: {sentence}"
         if REFUSALS in os.environ:
             with suppress(OSError):
                 Path(os.environ[REFUSALS]).touch()

@@ -180,6 +180,10 @@ def check_whole(path: Path) -> None:
         raise damaged(path)
 
 
+NO_FILE = "none"
+"""Value of --restore-file to begin anew although there is a last checkpoint."""
+
+
 def is_remote(path: str) -> bool:
     """Tell whether a path names another machine's file, such as s3://, which fairseq may read."""
     return "://" in path
@@ -200,7 +204,10 @@ def check_checkpoint(path: Path, flag: str = "") -> None:
             raise UserError(f"{where} is a folder without checkpoints; name a file, *.pt")
         raise UserError(f"{where} is a folder; name a file in it, {path / [*best, *files][0]}")
     if not path.is_file():
-        raise UserError(f"{where}: there is no checkpoint; name a file that fairseq-train wrote")
+        name = f"{flag}: " if flag else ""
+        raise UserError(
+            f"{name}there is no checkpoint {path}; name a file that fairseq-train wrote"
+        )
     check_whole(path)
 
 
@@ -212,9 +219,6 @@ def check_can_write(path: Path, flag: str, *, folder: bool = False) -> None:
         flag: flag or argument that names it, for messages.
         folder: whether it is a folder.
     """
-    if not str(path) or str(path) == ".":
-        if not folder:
-            raise UserError(f"{flag} names no file; give a name")
     if not folder:
         if path.is_dir():
             raise UserError(f"{flag}: {path} is a folder; name a file in it")
