@@ -119,6 +119,8 @@ def _without_own_arguments(program: str) -> Iterator[None]:
 def _refuse(parser: argparse.ArgumentParser, program: str, message: str) -> NoReturn:
     """Raise what argparse has to say as a UserError."""
     sentence = message.replace("invalid <lambda> value", "invalid value")
+    if "'???'" in sentence:  # fairseq's default of a flag that must be given
+        raise _missing(sentence.removeprefix("argument ").partition(":")[0])
     if "invalid choice" in sentence and len(sentence) > 300:  # a list of all architectures
         sentence = _nearest_choice(parser, sentence)
     kind, _, listed = sentence.partition(": ")
@@ -127,6 +129,10 @@ def _refuse(parser: argparse.ArgumentParser, program: str, message: str) -> NoRe
         near = get_close_matches(flags[0], parser._option_string_actions, n=1)
         sentence += f"; did you mean {near[0]}?" if near else ""
     raise UserError(sentence, program)
+
+
+def _missing(flag: str) -> UserError:
+    return UserError(f"{flag} is missing; give it with a value")
 
 
 def _nearest_choice(parser: argparse.ArgumentParser, sentence: str) -> str:
@@ -268,6 +274,9 @@ def _parse(program: str, parser: argparse.ArgumentParser, arguments: Sequence[st
             return values  # incomplete, with flags of parts that nobody has named
         if unknown:
             parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        for action in parser._actions:
+            if action.option_strings and getattr(values, action.dest, None) == "???":
+                raise _missing(long_form(action))
         # fairseq's function adds the flags of parts to a parser without them
         with _without_own_arguments(program):
             return options.parse_args_and_arch(_base_parser(program), _without_our_folder(words))

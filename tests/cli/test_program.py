@@ -5,6 +5,7 @@ written.
 """
 
 import importlib
+import json
 import os
 import shlex
 import shutil
@@ -44,6 +45,30 @@ FILES = {
     "cut.tgz": b"\x1f\x8b\x08",
     **{f"dialogs/dialogues_{part}.txt": b"a b\n" for part in ("train", "validation", "test")},
     "good.yaml": b"train:\n  arch: lstm_kerbs\n",
+    "whole.yaml": b"""
+train:
+  arch: lstm_kerbs
+  hidden-size: 6
+  embed-dim: 4
+  criterion: kerbs_cross_entropy
+  optimizer: adam
+  adam-betas: (0.9, 0.98)
+  lr: 0.01
+  lr-scheduler: polynomial_decay
+  total-num-update: 25
+  max-tokens: 400
+  cpu: true
+  num-workers: 0
+generate:
+  beam: 2
+  remove-bpe: true
+  cpu: true
+""",
+    "no_text.yaml": b"",
+    "no_batch.yaml": b"train: {arch: lstm_kerbs, optimizer: adam, cpu: true}\n",
+    "no_optimizer.yaml": b"train: {arch: lstm_kerbs, max-tokens: 400, cpu: true}\n",
+    "no_arch.yaml": b"train: {optimizer: adam, max-tokens: 400, cpu: true}\n",
+    "damaged.pt": b"PK damaged",
     "key.yaml": b"trian:\n  arch: lstm_kerbs\n",
     "code.yaml": b"train: !!python/object/apply:os.system ['touch ran']\n",
     "late.yaml": b"placement: {at: 2, total: 3}",
@@ -62,6 +87,10 @@ SENSES, MODEL = "senses --data {work}/bin", "{work}/model.pt"
 SAVE = "{work}/bin {out}/save --max-update 25"
 RECIPE = f"train {{work}}/placement.yaml {SAVE}"
 CONVERT = "convert {work}/softmax.pt -o {out}/k.pt --data {work}/bin"
+WHOLE = f"train {{work}}/whole.yaml {SAVE}"
+GENERATE = "generate {work}/whole.yaml {work}/bin {work}/trained --output {out}/o"
+TRANSLATE = "translate {work}/whole.yaml {work}/bin {work}/trained"
+SCORE = "score --hypotheses {work}/two --reference"
 EXPORT = "human-eval export --source {work}/two --system a={work}/two --sheets {out}/sheets"
 ITEM = f"{EXPORT} --key {{out}}/key.json --items 1"
 TRANSLATIONS = "gold-translations --text {work}/two -o {out}/gold --other {work}"
@@ -191,6 +220,85 @@ MISUSES = [
     (f"{CONVERT} --memory 1e-9", "--memory 1e-09: 1e-09 GB are not enough"),
     (f"{CONVERT} --gap 0", "'--gap': 0.0 is not in the range x>=0.001"),
     (f"{CONVERT} --total-senses 9", "--total-senses is 9.0, more than --max-senses"),
+    # what fairseq's own parser and checks of it refuse
+    ("train {work}/no_text.yaml {work}/bin {out}/save", "no_text.yaml is empty"),
+    ("train {work}/whole.yaml {work}/bin {out}/file", "file cannot be used (Not a directory)"),
+    ("train {work}/whole.yaml {work}/bin /proc/x", "--save-dir: /proc cannot be used"),
+    ("train {work}/whole.yaml {work}/bin ''", "it is empty; name a folder"),
+    ("train {work}/no_batch.yaml {work}/bin {out}/save", "give --max-tokens N or --batch-size N"),
+    ("train {work}/no_optimizer.yaml {work}/bin {out}/save", "add --optimizer adam"),
+    ("train {work}/no_arch.yaml {work}/bin {out}/save", "'fairseq-kerbs architectures' lists"),
+    (f"{WHOLE} --max-update -5", "--max-update is -5, but must be within [0, inf)"),
+    (f"{WHOLE} --lr -1", "--lr is -1.0, but must be within [0, inf)"),
+    (f"{WHOLE} --lr nan", "argument --lr: invalid value: 'nan'"),
+    (f"{WHOLE} --clip-norm nan", "--clip-norm is nan"),
+    (f"{WHOLE} --max-tokens 0", "--max-tokens is 0, but must be within [1, inf)"),
+    (f"{WHOLE} --max-sentences 0", "--batch-size is 0"),
+    (f"{WHOLE} --update-freq 0", "--update-freq is 0"),
+    (f"{WHOLE} --seed -1", "--seed is -1"),
+    (f"{WHOLE} --dropout 2", "--dropout is 2.0"),
+    (f"{WHOLE} --patience -2", "--patience is -2"),
+    (f"{WHOLE} --label-smoothing 2", "--label-smoothing is 2.0, but must be within [0, 1)"),
+    (f"{WHOLE} --total-senses nan", "--total-senses is nan"),
+    (f"{WHOLE} --composition-passes -2", "--composition-passes is -2"),
+    (f"{WHOLE} --mixture-components 2", "is for --output-layer mos and not read"),
+    (f"{WHOLE} --fp16", "--fp16 needs a GPU and does not go with --cpu"),
+    (f"{WHOLE} --optimizer-overrides x", "--optimizer-overrides x is no mapping"),
+    (f"{WHOLE} --arch lstm_krebs", "--arch lstm_krebs is unknown; did you mean lstm_kerbs?"),
+    (f"{WHOLE} --lr-sched fixed", "--lr-sched fixed; did you mean --lr-scheduler?"),
+    (f"{WHOLE} --train-subset nosuch", "--train-subset nosuch: "),
+    (f"{WHOLE} --valid-subset valid,nosuch", "--valid-subset nosuch: "),
+    (f"{WHOLE} --source-lang fr", "--source-lang fr: "),
+    (f"{WHOLE} -s en", "--source-lang en is not read alone"),
+    (f"{WHOLE} -s de -t de", "are one language; give two"),
+    (f"{WHOLE} --user-dir {{out}}/absent", "absent: there is no such folder"),
+    (f"{WHOLE} --restore-file {{out}}/absent.pt", "--restore-file: there is no checkpoint"),
+    (f"{WHOLE} --restore-file={{work}}/damaged.pt", "damaged.pt is no whole checkpoint"),
+    (f"{WHOLE} --restore-file {{work}}/trained", "is a folder; name a file in it"),
+    (f"{WHOLE} --finetune-from-model {{out}}/absent.pt", "--finetune-from-model: there is no"),
+    (f"{WHOLE} --finetune-from-model {MODEL} --reset-optimizer", "leave one of them out"),
+    (f"{WHOLE} --continue-once {{out}}/absent.pt", "--continue-once: there is no checkpoint"),
+    (f"{GENERATE} --beam 0", "--beam is 0, but must be within [1, inf)"),
+    (f"{GENERATE} --nbest=0", "--nbest is 0"),
+    (f"{GENERATE} --temperature 0", "--temperature is 0.0"),
+    (f"{GENERATE} --sampling", "give --beam 1, or --nbest 2"),
+    (f"{GENERATE} --beam 4 --diverse-beam-groups 3", "give --beam 3"),
+    (f"{GENERATE} --min-len 300", "give --min-len 200"),
+    (f"{GENERATE} --replace-unk", "leave it out"),
+    (f"{GENERATE} --constraints", "leave it out"),
+    (f"{GENERATE} --model-overrides x", "--model-overrides x is no mapping"),
+    (f"{GENERATE} --gen-subset nosuch", "--gen-subset nosuch: "),
+    (f"{GENERATE} --target-lang fr", "--target-lang fr: "),
+    (f"{GENERATE} --path {{work}}/trained", "is a folder; name a file in it"),
+    (f"{GENERATE} --path {{work}}/damaged.pt", "damaged.pt is no whole checkpoint"),
+    (f"{GENERATE} --lm-path {{out}}/absent.pt", "--lm-path: there is no checkpoint"),
+    (f"{GENERATE} --reference {{work}}/two", "--reference {work}/two has 2 lines, but"),
+    (f"{GENERATE} --reference {{work}}/blank", "has no text"),
+    ("generate {work}/whole.yaml {work}/bin {work}/trained --output {out}", "is a folder; name a"),
+    (f"{TRANSLATE} --gen-subset valid", "--gen-subset does not go with translate"),
+    (f"{TRANSLATE} --prefix-size 1", "--prefix-size does not go with translate"),
+    (f"{TRANSLATE} --source-lang fr", "--source-lang fr: "),
+    (f"{TRANSLATE} --beam=0", "--beam is 0"),
+    (f"{TRANSLATE} --quiet", "--quiet leaves no translations"),
+    ("score --hypotheses {work}/empty --reference {work}/empty", "empty has no text"),
+    (f"{SCORE} {{work}}/blank", "blank has no text to compare with"),
+    ("score --hypotheses {work}/blank --reference {work}/two", "blank has no text to score"),
+    (f"{SCORE} {{work}}/two --tokenize none2", "choose one of"),
+    (f"{SCORE} {{work}}/two --max-ngram-order x", "'x' is not a valid whole number"),
+    ("senses {work} --data {work}/bin", "work is a folder; name a file in it, "),
+    ("senses {work}/bin", "bin is a folder without checkpoints"),
+    ("senses {work}/softmax.pt --data {work}/bin", "fairseq-kerbs convert {work}/softmax.pt -o"),
+    ("report {work}/softmax.pt -o {out}/r.html", "fairseq-kerbs convert {work}/softmax.pt -o"),
+    (f"senses {MODEL} --split train", "--split is read only with --data"),
+    (f"senses {MODEL} --seed 2", "read only with --by-number-of-senses or --table"),
+    (f"{SENSES} {MODEL} --word ''", "an empty text is no word"),
+    (f"{SENSES} {MODEL} --json {{out}}/r --csv {{out}}/r", "--json and --csv name one file"),
+    ("senses ''", "the name is empty; name a file"),
+    ("plot theta {work}/lin.pt --data {work}/bin --word the -o {out}/f.png", "has no theta; name"),
+    ("convert {work}/softmax.pt -o {out}/file/k.pt", "file cannot be used"),
+    ("convert {work}/softmax.pt -o {out}", "is a folder; name a file"),
+    ("convert {work}/softmax.pt -o {out}/k.pt --gap 2", "--gap is read only with --data"),
+    ("fairseq-train --restore-file {work}/none.pt", "--restore-file: there is no checkpoint"),
     ("fairseq-train --sense-decay=-1e-5", "--sense-decay"),
     ("fairseq-train --store-ema", "--store-ema"),
     ("fairseq-train --mixture-regularization 0.1", "not read by --output-layer kerbs"),
@@ -222,6 +330,14 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     flags = ("--output-layer", "softmax", "--save-dir", folder / "save")
     tiny_checkpoint.fairseq_train(folder / "bin", *flags)
     (folder / "save" / "checkpoint_last.pt").rename(folder / "softmax.pt")
+    flags = ("--kernel", "lin", "--reallocation", "none", "--save-dir", folder / "lin")
+    tiny_checkpoint.fairseq_train(folder / "bin", *flags, "--total-senses", 1, "--max-senses", 1)
+    (folder / "lin" / "checkpoint_last.pt").rename(folder / "lin.pt")
+    (folder / "trained").mkdir()
+    shutil.copy(folder / "model.pt", folder / "trained" / "checkpoint_best.pt")
+    record = {"source_lang": "de", "target_lang": "en", "bpe": "none", "escape": False}
+    record |= {"lowercase": False, "source_moses": None, "target_moses": None}
+    (folder / "preparation.json").write_text(json.dumps(record))
     (folder / "uncounted").write_text("".join(f"{line.split()[0]} 0\n" for line in words))
     names = ("senses", "negative", "moved", "stock")
     spoilt = {name: read_checkpoint(folder / "model.pt") for name in names}
@@ -266,7 +382,7 @@ def test_misuse(command: str, named: str, work: Path, out: Path, capsys: Capsys)
     printed = capsys.readouterr().err + sentence
     (line,) = [line for line in printed.splitlines() if "error: " in line]
     assert status == 2
-    assert named in line
+    assert named.replace("{work}", str(work)) in line
     # steps of a preparation that were finished stay; data are not there
     written = {name for name in files_below(out) if not name.startswith("dest/")}
     assert written - {"save/.lock"} == {"file"}
