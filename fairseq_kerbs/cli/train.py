@@ -19,7 +19,7 @@ from fairseq_kerbs.cli.experiments import (
     run_fairseq,
     save_dir_argument,
 )
-from fairseq_kerbs.cli.output import announce
+from fairseq_kerbs.cli.output import announce, show
 from fairseq_kerbs.cli.parameters import PASS_ON, Command, examples
 from fairseq_kerbs.utils.processes import find_program, quoted
 
@@ -122,6 +122,11 @@ def train(config: Path, data: str, save_dir: str, passed_on: tuple[str, ...], dr
     if experiment.placement is not None:
         training = train_and_place(training, experiment.placement, run_step, dry_run=dry_run)
         call = training.call()
+        if dry_run:
+            show(
+                "# --total-senses of the last command is an upper limit until the second has run: "
+                "print it again then"
+            )
     command = [find_program(call.program), *call.arguments]
     announce(experiment.files, quoted(command), call.dropped)
     return 0 if dry_run else run_fairseq(command)
