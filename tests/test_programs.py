@@ -261,9 +261,9 @@ def test_the_flags_of_a_replaced_part_are_dropped(chooser: str, old: str, new: s
 
 def test_a_flag_that_a_part_needs_is_asked_for() -> None:
     flags: Flags = {"arch": "lstm_kerbs", "optimizer": "adam"}
-    with pytest.raises(UserError, match="^--max-lr is missing; give it"):
+    with pytest.raises(UserError, match=r"^--max-lr is missing; give it"):
         read_call(TRAIN, "DATA", flags, ["--lr-scheduler", "triangular"])
-    with pytest.raises(UserError, match="^--bpe-codes is missing; give it"):
+    with pytest.raises(UserError, match=r"^--bpe-codes is missing; give it"):
         read_call(GENERATE, "DATA", {}, ["--bpe", "subword_nmt"])
 
 
