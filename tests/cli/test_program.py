@@ -72,8 +72,6 @@ generate:
     "damaged.pt": b"PK damaged",
     "extends.yaml": b"extends: whole.yaml\n",
     "subwords.yaml": b"generate: {beam: 2, cpu: true}\n",
-    "banks": b"bank\n" * 4,
-    "banks.de": b"Ufer\nBank\nUfer\nBank\n",
     "chinese.de": b"eins zwei\n",
     "chinese.zh_CN": b"a b\n",
     "key.yaml": b"trian:\n  arch: lstm_kerbs\n",
@@ -318,7 +316,8 @@ MISUSES = [
 
 DRY = "--dry-run"
 BELONGING = (
-    "gold-translations --text {work}/banks --other {work}/banks.de -o {out}/gold --least-share 0.1"
+    "gold-translations --text {work}/text/train.en --other {work}/text/train.de -o {out}/gold "
+    "--least-share 0.01"
 )
 MODEL_SENSES = f"{SENSES} {MODEL}"
 PARALLEL = f"{PREPARE} {TEXT}"
