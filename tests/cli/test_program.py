@@ -513,6 +513,15 @@ ALONE = (
     "give one of its languages",
     "give two",
 )
+BESIDES = {
+    "convert": {"--contexts", "--split"},
+    "generate": {"--output"},
+    "gold-translations": {"--least-share", "--least-count"},
+    "neighbours": {"--least"},
+    "plot theat": {"--data", "--word"},
+    "train": {"--max-update"},
+}
+"""Flags that a followed command needs besides those that the message names."""
 RANGE = re.compile(r"(--\S+) is \S+ but must be within ([\[(])(\S+), (\S+)[)\]]")
 
 
@@ -595,9 +604,24 @@ def test_misuse(command: str, named: str, work: Path, out: Path, capsys: Capsys)
     assert written - {"save/.lock"} == {"file"}
     assert not (out / "dest" / "bin").exists()
     assert files_below(work) == before
+    check_followed(command, line)
     remedy = re.split(r"[;:] ", line.partition("error: ")[2])[-1]
     if ADVICE.search(remedy) and not RANGE.search(line) and not any(a in line for a in ALONE):
         assert command in FOLLOWED, f"follow this advice by a line of FOLLOWED: {remedy}"
+
+
+def flags_in(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text))
+
+
+def check_followed(command: str, message: str) -> None:
+    """A command that follows a message has no flag that the message does not name."""
+    steps = FOLLOWED.get(command, ())
+    for step in [steps] if isinstance(steps, str) else steps:
+        if step.split()[0] == command.split()[0]:
+            besides = [flags for name, flags in BESIDES.items() if command.startswith(name)]
+            named = flags_in(command) | flags_in(message) | {"--dry-run"}
+            assert flags_in(step) <= named.union(*besides), message
 
 
 @pytest.mark.parametrize("command", FOLLOWED, ids=[one[:80] for one in FOLLOWED])

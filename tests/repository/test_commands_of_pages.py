@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_kerbs.configurations import find_configuration, load_experiment
+from fairseq_kerbs.configurations import Flags, find_configuration, load_experiment
 from fairseq_kerbs.models import check_flags_of_model
 from fairseq_kerbs.program_checks import check_flags
 from fairseq_kerbs.programs import GENERATE, TRAIN, read_call
@@ -48,9 +48,9 @@ def words_of(command: str) -> list[str]:
     return read
 
 
-def flags_are_read(program: str, data: str, flags: dict[str, object], extra: list[str]) -> None:
+def flags_are_read(program: str, data: str, flags: Flags, extra: list[str]) -> None:
     """Check them as the command does, as far as no file is needed."""
-    call = read_call(program, data, flags, extra)  # type: ignore[arg-type]
+    call = read_call(program, data, flags, extra)
     check_flags(call)
     if program == TRAIN:
         check_flags_of_model(call.values)
@@ -74,8 +74,8 @@ def test_a_command_of_a_page_is_read(page: str, command: str) -> None:
     given = parsed(*words).params
     if words[0] in ("train", "generate", "translate") and str(given["config"]) != "CONFIG":
         experiment = load_experiment(find_configuration(given["config"]))
-        of_train = {"save-dir": given["save_dir"], **experiment.train}
-        of_generation = {"path": "x.pt", **experiment.generate}
+        of_train: Flags = {"save-dir": given["save_dir"], **experiment.train}
+        of_generation: Flags = {"path": "x.pt", **experiment.generate}
         kind = TRAIN if words[0] == "train" else GENERATE
         flags = of_train if kind == TRAIN else of_generation
         flags_are_read(kind, given["data"], flags, list(given["passed_on"]))
