@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Union
 import yaml
 
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import read_lines
+from fairseq_kerbs.utils.files import read_lines, read_object
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 
 CONFIGS = PLUGIN_FOLDER / "configs"  # of an installed package
@@ -100,6 +100,11 @@ def load_experiment(path: Path | str, extending: tuple[Path, ...] = ()) -> Exper
     """
     path = Path(path)
     content = read_yaml(path)
+    if not content:
+        raise UserError(
+            f"{path} is empty; write fairseq's flags under 'train:', or begin with "
+            "'extends: FILE.yaml'"
+        )
     if "senses" in content:
         raise UserError(f"{path}: the key 'senses' is gone: its name is now 'placement'")
     unknown = content.keys() - set(_TOP_LEVEL)
@@ -227,8 +232,40 @@ def check_data(data: str) -> None:
 
 
 def language_pair(data: str) -> tuple[str, str]:
-    """Source and target language from the names of data files, or a UserError."""
-    for index in sorted(Path(data.split(":")[0]).glob("*.*-*.*.idx")):
+    """Source and target language of data, or a UserError.
+
+    They are in the names of files, or in the record of 'fairseq-kerbs prepare' beside the folder.
+    """
+    folder = Path(data.split(":")[0])
+    for index in sorted(folder.glob("*.*-*.*.idx")):
         source, _, target = index.name.split(".")[1].rpartition("-")
         return source, target
-    raise UserError(f"{data} has no files that name the target language; give --target-lang")
+    record = read_object(folder.resolve().parent / "preparation.json")
+    source = str(record.get("source_lang") or "")
+    target = str(record.get("target_lang") or "")
+    if source and target:
+        return source, target
+    raise UserError(
+        f"{data} has no files that name the languages; give --source-lang and --target-lang"
+    )
+
+
+def languages_in(data: str) -> list[str]:
+    """Languages of the dictionaries in the first folder of data."""
+    names = (path.name for path in Path(data.split(":")[0]).glob("dict.*.txt"))
+    return sorted(name.removeprefix("dict.").removesuffix(".txt") for name in names)
+
+
+def splits_in(folder: Path) -> list[str]:
+    """Names of the splits in a folder of data, binarized or raw."""
+    splits = set()
+    for path in folder.glob("*"):
+        binarized = path.suffix in (".idx", ".bin")
+        name = path.stem if binarized else path.name
+        parts = name.split(".")
+        pair = len(parts) > 2 and "-" in parts[-2]
+        if pair and parts[-1] in parts[-2].split("-"):
+            splits.add(".".join(parts[:-2]))
+        elif binarized or not path.suffix:
+            splits.add(name)
+    return sorted(splits)

@@ -34,11 +34,13 @@ def has_letter(word: str) -> bool:
 
 def word_numbers(dictionary: Any, words: Sequence[str]) -> list[int]:
     """Indices of words in fairseq's dictionary. Missing words raise a UserError."""
+    if not all(words):
+        raise UserError("--word: an empty text is no word; name an entry of the dictionary")
     missing = [word for word in words if word not in dictionary.indices]
     if missing:
         raise UserError(
             f"--word: {', '.join(missing)}: not in the dictionary, which has no entry for a word "
-            "that BPE splits"
+            "that BPE splits; name another word"
         )
     return [dictionary.indices[word] for word in words]
 

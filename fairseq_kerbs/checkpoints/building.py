@@ -18,6 +18,7 @@ from fairseq_kerbs.output_layers import OutputLayer, SoftmaxOutputLayer
 from fairseq_kerbs.utils.dictionaries import digest, digest_kept
 from fairseq_kerbs.utils.errors import UserError, as_user_error
 from fairseq_kerbs.utils.files import read_lines
+from fairseq_kerbs.utils.processes import quoted
 
 SAFE_MODELS = ("transformer", "transformer_lm", "lstm", "lstm_lm")
 """fairseq's models that are built without trust, with all of their presets, besides ours."""
@@ -111,11 +112,18 @@ def _check_model(path: Path, settings: Any, trust: bool, any_model: bool) -> Non
     """Raise a UserError if the kind of model is refused."""
     name, ours = registered_model(settings)
     if not (ours or any_model):
-        raise UserError(
-            f"{path} holds no model of fairseq_kerbs; name a checkpoint of one of its architectures"
-        )
+        remedy = "name a checkpoint of one of its architectures"
+        if name in SAFE_MODELS:
+            remedy = convert_first(path)
+        raise UserError(f"{path} holds no model of fairseq_kerbs; {remedy}")
     if not (ours or trust or name in SAFE_MODELS):
         raise refusal(path, "architecture", name)
+
+
+def convert_first(path: Path) -> str:
+    """The advice to give a softmax model senses, with the command."""
+    command = quoted(["fairseq-kerbs", "convert", path, "-o", path.with_name("kerbs.pt")])
+    return f"give it senses first: {command} --data BIN"
 
 
 def _check_task(path: Path, settings: Any, trust: bool, data: Path | None) -> None:

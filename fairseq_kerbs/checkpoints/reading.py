@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fairseq_kerbs.torch_compat import load, load_plain
 from fairseq_kerbs.utils.errors import UserError, as_user_error
-from fairseq_kerbs.utils.files import check_whole, damaged
+from fairseq_kerbs.utils.files import check_checkpoint, damaged
 
 # in torch's message on an unsafe object
 _NAMED_OBJECT = re.compile(r"(?:GLOBAL|class) ([\w.]+)")
@@ -77,9 +77,7 @@ def _check_content(path: Path, state: Any) -> None:
 
 
 def _load(path: Path, trust: bool) -> Any:
-    if not path.is_file():
-        raise UserError(f"there is no checkpoint {path}; name a file that fairseq-train wrote")
-    check_whole(path)
+    check_checkpoint(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about objects that are refused below

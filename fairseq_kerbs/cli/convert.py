@@ -9,8 +9,10 @@ import click
 from fairseq_kerbs.cli.output import say_written
 from fairseq_kerbs.cli.parameters import (
     FILE,
+    OUTPUT,
     ModelCommand,
     Number,
+    Whole,
     checkpoint_argument,
     examples,
     trust_option,
@@ -22,9 +24,16 @@ from fairseq_kerbs.utils.errors import UserError
     "convert",
     cls=ModelCommand,
     epilog=examples("convert softmax.pt -o kerbs.pt --total-senses 1.5 --data data/bin"),
+    needs={
+        "--split": ("--data",),
+        "--contexts": ("--data",),
+        "--gap": ("--data",),
+        "--memory": ("--data",),
+        "--valid-split": ("--data",),
+    },
 )
 @checkpoint_argument
-@click.option("-o", "--output", type=FILE, metavar="OUT", required=True, help="output checkpoint")
+@click.option("-o", "--output", type=OUTPUT, metavar="OUT", required=True, help="output checkpoint")
 @click.option(
     "--data",
     type=FILE,
@@ -33,7 +42,7 @@ from fairseq_kerbs.utils.errors import UserError
 )
 @click.option(
     "--max-senses",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     metavar="N",
     default=4,
     help="maximum number of senses of a word",
@@ -55,7 +64,7 @@ from fairseq_kerbs.utils.errors import UserError
 )
 @click.option(
     "--contexts",
-    type=click.IntRange(min=40),
+    type=Whole(min=40),
     metavar="N",
     default=600,
     help="with --data: maximum number of sampled contexts of a word",

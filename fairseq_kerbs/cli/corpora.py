@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from fairseq_kerbs.cli.output import say_written
-from fairseq_kerbs.cli.parameters import FILE, Command, examples
+from fairseq_kerbs.cli.parameters import FILE, Command, Whole, examples
 from fairseq_kerbs.utils.processes import usable_cores
 
 
@@ -28,7 +28,7 @@ class SeparatedByCommas(click.ParamType):
 dest_option = click.option("--dest", type=FILE, metavar="DIR", required=True, help="output folder")
 workers_option = click.option(
     "--workers",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     metavar="N",
     default=usable_cores(),
     help="number of processes",
@@ -37,7 +37,7 @@ source_argument = click.argument("source", type=FILE, required=False)
 lowercase_option = click.option("--lowercase", is_flag=True, help="lower-case all text")
 longest_option = click.option(
     "--max-words",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     metavar="N",
     default=80,
     help="drop training pairs with more words on a side",
@@ -45,14 +45,12 @@ longest_option = click.option(
 joined_option = click.option(
     "--joined-dictionary", is_flag=True, help="one dictionary for both languages"
 )
-seed_option = click.option(
-    "--seed", type=click.IntRange(min=0), metavar="N", default=1, help="random seed"
-)
+seed_option = click.option("--seed", type=Whole(min=0), metavar="N", default=1, help="random seed")
 
 
 def number_option(flag: str, default: int, text: str, least: int = 1) -> Callable[[Any], Any]:
     """Flag with a whole number, whose default differs between the corpora."""
-    number = click.IntRange(min=least)
+    number = Whole(min=least)
     return click.option(flag, type=number, metavar="N", default=default, help=text)
 
 
@@ -134,7 +132,7 @@ def toy(folder: Path, train: int, valid: int, test: int, seed: int) -> None:
 @number_option("--merges", 10_000, "number of BPE merges")
 @click.option(
     "--vocabulary-threshold",
-    type=click.IntRange(min=0),
+    type=Whole(min=0),
     metavar="N",
     default=0,
     help="for joint BPE: minimum frequency of a subword in a language. 0 turns it off",

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import click
 
 from fairseq_kerbs.cli.parameters import FILE, no_flag
+from fairseq_kerbs.utils.errors import REFUSALS
+from fairseq_kerbs.utils.processes import run_program
 
 if TYPE_CHECKING:
     from fairseq_kerbs.configurations import Experiment
 
 
 def _check_save_dir(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    """Refuse a folder name with characters that fairseq interprets."""
+    """Refuse a folder name with characters that fairseq interprets, or none."""
+    if not value:
+        raise click.BadParameter("it is empty; name a folder")
     if ":" in value or "${" in value:
         raise click.BadParameter(f"{value} has ':' or '${{', which fairseq interprets")
     return str(no_flag(ctx, param, value))
@@ -53,3 +60,22 @@ def load_experiment(config: Path, data: str) -> Experiment:
     experiment = configurations.load_experiment(configurations.find_configuration(config))
     configurations.check_data(data)
     return experiment
+
+
+def run_fairseq(
+    command: Sequence[str], stdout: IO[str] | None = None, stderr: int | None = None
+) -> int:
+    """Run a program of fairseq's; return its exit status, as a shell says that a signal ended it.
+
+    It is 2 for what this package refuses there, although Python ends such a program with 1.
+    """
+    with tempfile.TemporaryDirectory(prefix="fairseq-kerbs-") as folder:
+        refusals = Path(folder) / "refusals"
+        os.environ[REFUSALS] = str(refusals)
+        try:
+            status = run_program(command, stdout, stderr)
+        finally:
+            del os.environ[REFUSALS]
+        if status == 1 and refusals.exists():
+            return 2
+    return status if status >= 0 else 128 - status

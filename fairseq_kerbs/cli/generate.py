@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,45 +18,92 @@ from fairseq_kerbs.cli.experiments import (
     dry_run_option,
     load_experiment,
     passed_on_argument,
+    run_fairseq,
     save_dir_argument,
 )
 from fairseq_kerbs.cli.output import announce, write_output
-from fairseq_kerbs.cli.parameters import FILE, PASS_ON, Command, examples
+from fairseq_kerbs.cli.parameters import FILE, OUTPUT, PASS_ON, Command, examples
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import STDIN, atomic_write, read_lines
-from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, SAFE, find_program, quoted, run_program
+from fairseq_kerbs.utils.files import STDIN, atomic_write, check_can_write, read_lines
+from fairseq_kerbs.utils.processes import find_program, quoted
 
 if TYPE_CHECKING:
-    from fairseq_kerbs.configurations import Flags
+    from fairseq_kerbs.configurations import Experiment
+    from fairseq_kerbs.programs import Call
 
 _BEST = re.compile(r"([HK])-(\d+)\t(?:\S+\t)?(.*)")  # a hypothesis (id, score, text), its senses
+
+_JOINING = ("remove-bpe", "post-process")
+"""Spellings of the flag that joins subwords."""
 
 _NO_ERROR = re.compile(r" \| (INFO|WARNING) \| ")
 
 
-class Generation(NamedTuple):
-    """What fairseq-generate will do, by its flags."""
+_SILENT = ("quiet", "results_path")
+"""Values of flags that leave no translations in the output of fairseq-generate."""
 
-    arguments: list[str]
-    checkpoints: list[Path]
-    subset: str
-    target: str | None  # its language, if a flag names it
+_NOT_OF_TEXT = {
+    "gen_subset": "reads standard input and no split",
+    "dataset_impl": "makes its data itself",
+    "task": "translates, and has --task translation",
+    "score_reference": "has no reference to score; use generate",
+    "prefix_size": "has no reference to begin with; use generate",
+    "num_shards": "translates every line",
+    "shard_id": "translates every line",
+}
+"""Flags of fairseq-generate that 'translate' cannot serve, and why."""
 
 
-def plan_generation(data: str, flags: Flags, passed_on: Sequence[str]) -> Generation:
-    """Read the flags of fairseq-generate that are about files and languages."""
-    from fairseq_kerbs.configurations import program_arguments
+def plan_generation(
+    experiment: Experiment,
+    data: str,
+    save_dir: str,
+    passed_on: Sequence[str],
+    *,
+    print_senses: bool,
+) -> Call:
+    """The call of fairseq-generate for an experiment.
 
-    arguments = program_arguments(data, flags, passed_on)
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--path")
-    parser.add_argument("--gen-subset")
-    parser.add_argument("--target-lang", "-t")
-    parser.add_argument("--checkpoint-suffix", default="")
-    named, _ = parser.parse_known_args(arguments)
-    paths = named.path.replace(".pt", f"{named.checkpoint_suffix}.pt")  # as fairseq does
-    checkpoints = [Path(path) for path in paths.split(":")]
-    return Generation(arguments, checkpoints, named.gen_subset, named.target_lang)
+    A UserError is raised if its flags are refused, or leave no translations in the output.
+    """
+    from fairseq_kerbs.program_checks import checkpoints_of
+    from fairseq_kerbs.programs import GENERATE, read_call
+
+    best = str(Path(save_dir) / "checkpoint_best.pt")
+    flags = {"path": best, "gen-subset": "test", **experiment.generate}
+    call = read_call(GENERATE, data, flags, passed_on)
+    if print_senses and "post_process" in call.given:
+        if "post_process" in call.on_command_line:
+            word = _spelling(call, "post_process", passed_on)
+            raise UserError(f"{word} does not go with --print-senses, which names subwords")
+        flags = {name: value for name, value in flags.items() if name not in _JOINING}
+        call = read_call(GENERATE, data, flags, passed_on)
+    for name in _SILENT:
+        if name in call.given:
+            raise UserError(
+                f"{call.flag(name)} leaves no translations for the output: leave it out"
+            )
+    if print_senses and len(checkpoints_of(call)) > 1:
+        raise UserError("--print-senses needs one model, but --path names several: name one")
+    return call
+
+
+def _spelling(call: Call, name: str, passed_on: Sequence[str]) -> str:
+    """A flag as it was given, of those that set one value."""
+    spellings = call.actions[name].option_strings
+    given = (word.partition("=")[0] for word in passed_on)
+    return next((flag for flag in given if flag in spellings), call.flag(name))
+
+
+def check_checkpoints(call: Call) -> None:
+    """Raise a UserError if a checkpoint of ``--path`` is missing or damaged."""
+    from fairseq_kerbs.program_checks import checkpoints_of
+    from fairseq_kerbs.utils.files import check_checkpoint
+
+    for checkpoint in checkpoints_of(call):
+        if not checkpoint.exists():
+            raise UserError(f"no checkpoint {checkpoint}; train first, or name another with --path")
+        check_checkpoint(checkpoint, "--path")
 
 
 @click.command(
@@ -75,7 +121,7 @@ def plan_generation(data: str, flags: Flags, passed_on: Sequence[str]) -> Genera
 @passed_on_argument
 @dry_run_option
 @click.option(
-    "--output", type=FILE, metavar="FILE", help="output file [SAVE_DIR/generate-SUBSET.txt]"
+    "--output", type=OUTPUT, metavar="FILE", help="output file [SAVE_DIR/generate-SUBSET.txt]"
 )
 @click.option(
     "--reference",
@@ -101,66 +147,93 @@ def generate(
     reference: Path | None,
     print_senses: bool,
     unescape: bool,
-) -> None:
+) -> int:
     """fairseq-generate with the flags of a configuration, and BLEU.
 
     Print and run fairseq-generate with the flags of CONFIG, for a model that 'train' with the same
     CONFIG, DATA and SAVE_DIR has made. Other flags are passed to fairseq-generate and override
     CONFIG. With --print-senses the output stays in subwords.
     """
-    from fairseq_kerbs.cli.senses import text_with_senses
     from fairseq_kerbs.configurations import language_pair
     from fairseq_kerbs.data.prepare import target_rules
     from fairseq_kerbs.evaluation import bleu
+    from fairseq_kerbs.program_checks import check_call, check_languages
 
     experiment = load_experiment(config, data)
-    best = str(Path(save_dir) / "checkpoint_best.pt")
-    flags = {"path": best, "gen-subset": "test", **experiment.generate}
-    if print_senses:
-        joining = ("remove-bpe", "post-process")
-        given = [word for word in passed_on if word.partition("=")[0][2:] in joining]
-        if given:
-            raise UserError(f"{given[0]} does not go with --print-senses, which names subwords")
-        flags = {name: value for name, value in flags.items() if name not in joining}
-    planned = plan_generation(data, flags, passed_on)
-    if reference is not None and not reference.is_file():
-        raise UserError(f"--reference {reference}: no such file")
-    used = {word.partition("=")[0] for word in planned.arguments}
-    for silent in ("--quiet", "--results-path"):
-        if silent in used:
-            raise UserError(f"{silent} leaves no translations for the output: leave it out")
+    call = plan_generation(experiment, data, save_dir, passed_on, print_senses=print_senses)
     first_data = Path(data.split(":")[0])
     if reference is not None:
-        suffix = planned.target or language_pair(data)[1]
-        language = target_rules(first_data, suffix)
-        scored_as = suffix if suffix in bleu.TOKENIZED else language
+        if not reference.is_file():
+            raise UserError(f"--reference {reference}: no such file")
+        pair = check_languages(call, data) or language_pair(data)
+        language = target_rules(first_data, pair[1])
+        scored_as = pair[1] if pair[1] in bleu.TOKENIZED else language
         metrics = {"BLEU": bleu.bleu_metric(language=scored_as)}  # which may refuse the language
-    output = output or Path(save_dir) / f"generate-{planned.subset}.txt"
-    command = [find_program("fairseq-generate"), *planned.arguments]
-    announce(experiment.files, f"{quoted(command)} > {quoted([output])}")
-    if print_senses and len(planned.checkpoints) > 1:
-        raise UserError("--print-senses needs one model, but --path names several: name one")
+        check_reference(call, first_data, pair, reference)
+    check_call(call, data, dry_run=dry_run)
+    output = output or Path(save_dir) / f"generate-{call.values.gen_subset}.txt"
+    check_can_write(output, "--output")
+    command = [find_program(call.program), *call.arguments]
+    announce(experiment.files, f"{quoted(command)} > {quoted([output])}", call.dropped)
     if dry_run:
-        return
-    for checkpoint in planned.checkpoints:
-        if not checkpoint.is_file():
-            raise UserError(f"no checkpoint {checkpoint}; train first, or name another with --path")
+        return 0
+    check_checkpoints(call)
     with atomic_write(output) as stream:
-        status = run_program(command, stdout=stream)
-        if status < 0:
-            raise UserError(f"fairseq-generate was ended by signal {-status}")
+        status = run_fairseq(command, stdout=stream)
         if status:
             raise SystemExit(status)  # fairseq-generate has printed why
     if print_senses:
-        model = planned.checkpoints[0]
-        text = text_with_senses(model, first_data, output, names=True, trust=True)
-        with atomic_write(output) as stream:
-            stream.write(text)
+        add_senses(call, first_data, output)
     if reference is not None:
         systems, references = bleu.read_systems(
             [output], [reference], language=language, unescape=unescape
         )
         print(bleu.corpus_scores(systems[str(output)], references, metrics)[0].details)
+    return 0
+
+
+def split_size(data: Path, split: str, pair: tuple[str, str]) -> int | None:
+    """Number of sentences of a split, or None if it has no index of a kind that fairseq reads."""
+    from fairseq.data import data_utils
+
+    for first, second in (pair, pair[::-1]):
+        prefix = data / f"{split}.{first}-{second}.{pair[0]}"
+        if prefix.with_name(f"{prefix.name}.idx").is_file():
+            try:
+                return len(data_utils.load_indexed_dataset(str(prefix)))
+            except Exception:  # damaged, as fairseq-generate will say
+                return None
+        if prefix.is_file():
+            return len(read_lines(prefix))
+    return None
+
+
+def check_reference(call: Call, data: Path, pair: tuple[str, str], reference: Path) -> None:
+    """Raise a UserError if the reference has no text, or another number of lines than the split.
+
+    Splits of which fairseq leaves sentences out are checked after the translation.
+    """
+    lines = read_lines(reference)
+    if not any(line.strip() for line in lines):
+        raise UserError(f"--reference {reference} has no text; give one translation per line")
+    values = call.values
+    sentences = split_size(data, values.gen_subset, pair)
+    fewer = values.skip_invalid_size_inputs_valid_test or values.num_shards > 1
+    if sentences is not None and not fewer and sentences != len(lines):
+        raise UserError(
+            f"--reference {reference} has {len(lines)} lines, but --gen-subset "
+            f"{values.gen_subset} has {sentences} sentences; give the reference of this split"
+        )
+
+
+def add_senses(call: Call, data: Path, output: Path) -> None:
+    """Add lines of senses to what fairseq-generate has written."""
+    from fairseq_kerbs.cli.senses import text_with_senses
+    from fairseq_kerbs.program_checks import checkpoints_of
+
+    text = text_with_senses(checkpoints_of(call)[0], data, output, names=True, trust=True)
+    with atomic_write(output) as stream:
+        stream.write(text)
 
 
 @click.command(
@@ -192,26 +265,28 @@ def translate(
     DATA. For a line that is too long for the model, an empty line is written with a warning, and
     the exit status is 1.
     """
-    from fairseq_kerbs.configurations import check_data, language_pair
     from fairseq_kerbs.data import tokens
     from fairseq_kerbs.data.prepare import preparation_of
 
-    check_data(data)
+    experiment = load_experiment(config, data)
+    call = plan_generation(experiment, data, save_dir, passed_on, print_senses=print_senses)
     folder = Path(data.split(":")[0])
-    source, target = language_pair(str(folder))
+    source, target = languages_of_text(call, data)
+    check_text_call(call)
+    check_checkpoints(call)
     reading, segment = preparation_of(folder, source)
     writing, _ = preparation_of(folder, target)
+    for choice, flags in call.dropped.items():
+        _say(f"left out of the configuration, by {choice}: {', '.join(flags)}")
     if os.isatty(0):
         _say("type text, one sentence a line; Ctrl-D ends it")
     lines = read_lines(STDIN)
     texts = [segment(tokens.tokenize(line, **reading)) for line in lines]
     with tempfile.TemporaryDirectory(prefix="fairseq-kerbs-") as raw:
         _write_raw_data(Path(raw), folder, (source, target), texts, print_senses)
-        flags = [*passed_on, "-s", source, "-t", target, "--gen-subset", "test"]
-        flags += ["--dataset-impl", "raw", "--skip-invalid-size-inputs-valid-test"]
-        if print_senses:
-            flags.append("--print-senses")
-        best = _generated(config, Path(raw), save_dir, flags)
+        ours = ["-s", source, "-t", target, "--gen-subset", "test", "--dataset-impl", "raw"]
+        ours.append("--skip-invalid-size-inputs-valid-test")
+        best = _generated(call, Path(raw), ours, print_senses=print_senses)
     results = [""] * len(lines)
     long = []
     for number, text in enumerate(texts):
@@ -246,25 +321,48 @@ def _write_raw_data(
     (folder / f"test.{source}-{target}.{source}").write_text(content, encoding="utf-8")
 
 
+def languages_of_text(call: Call, data: str) -> tuple[str, str]:
+    """Source and target language of a translation: those of its flags, or else of the data."""
+    from fairseq_kerbs.configurations import language_pair
+    from fairseq_kerbs.program_checks import check_languages
+
+    return check_languages(call, data) or language_pair(data)
+
+
+def check_text_call(call: Call) -> None:
+    """Raise a UserError if a flag cannot be served for text from standard input."""
+    from fairseq_kerbs.program_checks import check_flags
+
+    for name, reason in _NOT_OF_TEXT.items():
+        if name in call.on_command_line:
+            raise UserError(f"{call.flag(name)} does not go with translate, which {reason}")
+    check_flags(call)
+
+
 def _generated(
-    config: Path, data: Path, save_dir: str, flags: Sequence[str]
+    call: Call, data: Path, ours: Sequence[str], *, print_senses: bool
 ) -> dict[str, dict[int, str]]:
-    """The best hypotheses (H) of 'generate', and their senses (K), by number from 0.
+    """The best hypotheses (H) of fairseq-generate, and their senses (K), by number from 0.
 
     Raises SystemExit if it has failed, as it has said.
+
+    Args:
+        call: the call of fairseq-generate for the data of the model.
+        data: folder with the text, which replaces those data.
+        ours: arguments that override those of the call.
+        print_senses: whether the senses are added.
     """
     output = data / "output"
     log = data / "log"
-    command = [sys.executable, *SAFE, "-m", "fairseq_kerbs.cli", "generate", str(config)]
-    command += [str(data), save_dir, *flags, "--output", str(output)]
-    paths = (str(PLUGIN_FOLDER.parent), os.environ.get("PYTHONPATH", ""))  # this checkout
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    with log.open("w") as stderr, open(os.devnull, "w") as stdout:
-        status = run_program(command, stdout, stderr.fileno())
+    command = [find_program(call.program), str(data), *call.arguments[1:], *ours]
+    with log.open("w") as stderr, output.open("w") as stdout:
+        status = run_fairseq(command, stdout, stderr.fileno())
     if status != 0:
         errors = (line for line in read_lines(log) if not _NO_ERROR.search(line))
         print(*errors, sep="\n", file=sys.stderr)
         raise SystemExit(status)
+    if print_senses:
+        add_senses(call, data, output)
     best: dict[str, dict[int, str]] = {"H": {}, "K": {}}  # the first of each sentence
     for match in filter(None, map(_BEST.fullmatch, read_lines(output))):
         best[match[1]].setdefault(int(match[2]), match[3])

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from fairseq_kerbs.cli.output import write_output
-from fairseq_kerbs.cli.parameters import FILE, Command, Number, examples
+from fairseq_kerbs.cli.parameters import FILE, OUTPUT, Command, Number, Whole, examples
 from fairseq_kerbs.utils.errors import UserError
 
 Rows = Sequence[tuple[int, int, str, str]]
@@ -19,7 +19,7 @@ TEXT = "tokenized text of the split, such as clean/train.en or tok/test.en of 'p
 
 text_option = click.option("--text", type=FILE, metavar="FILE", required=True, help=TEXT)
 gold_option = click.option(
-    "-o", "--output", type=FILE, metavar="GOLD.tsv", required=True, help="output file"
+    "-o", "--output", type=OUTPUT, metavar="GOLD.tsv", required=True, help="output file"
 )
 
 
@@ -33,7 +33,7 @@ def least_count_option(default: int) -> Callable[[Any], Any]:
     """``--least-count``, below which a word is left out."""
     return click.option(
         "--least-count",
-        type=click.IntRange(min=0),
+        type=Whole(min=0),
         metavar="N",
         default=default,
         help="minimum labelled occurrences of a word",

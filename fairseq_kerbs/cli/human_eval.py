@@ -8,7 +8,16 @@ from pathlib import Path
 import click
 
 from fairseq_kerbs.cli.output import say_written, write_files
-from fairseq_kerbs.cli.parameters import FILE, Command, Group, csv_option, examples, json_option
+from fairseq_kerbs.cli.parameters import (
+    FILE,
+    OUTPUT,
+    Command,
+    Group,
+    Whole,
+    csv_option,
+    examples,
+    json_option,
+)
 from fairseq_kerbs.cli.texts import (
     generated_language_option,
     read_answers,
@@ -56,18 +65,14 @@ def human_eval() -> None:
 )
 @click.option(
     "--key",
-    type=FILE,
+    type=OUTPUT,
     metavar="FILE",
     required=True,
     help="output file of the key, JSON, outside DIR",
 )
-@click.option(
-    "--items", type=click.IntRange(min=1), metavar="N", default=50, help="number of items"
-)
-@click.option(
-    "--raters", type=click.IntRange(min=1), metavar="N", default=3, help="number of raters"
-)
-@click.option("--seed", type=click.IntRange(min=0), metavar="N", default=1, help="random seed")
+@click.option("--items", type=Whole(min=1), metavar="N", default=50, help="number of items")
+@click.option("--raters", type=Whole(min=1), metavar="N", default=3, help="number of raters")
+@click.option("--seed", type=Whole(min=0), metavar="N", default=1, help="random seed")
 @click.option(
     "--delimiter",
     type=click.Choice(["comma", "semicolon", "tab"]),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fairseq_kerbs.utils.errors import UserError
+
 if TYPE_CHECKING:
     from fairseq_kerbs.analysis.names import SenseNames
 
@@ -37,6 +39,20 @@ def read_model(
     if not isinstance(layer, OutputLayer):
         layer = None
     return Trained(layer, task.target_dictionary, model, task)
+
+
+def check_senses(trained: Trained, checkpoint: Path) -> None:
+    """Raise a UserError if the words of a model have no senses: it is no KerBS model."""
+    from fairseq_kerbs.checkpoints.building import convert_first
+    from fairseq_kerbs.output_layers import KerbsOutputLayer, SoftmaxOutputLayer
+
+    if isinstance(trained.layer, SoftmaxOutputLayer):
+        raise UserError(f"{checkpoint} is a softmax model; {convert_first(checkpoint)}")
+    if not isinstance(trained.layer, KerbsOutputLayer):
+        raise UserError(
+            f"{checkpoint} has a mixture as output layer, without senses; name a model that was "
+            "trained with --output-layer kerbs"
+        )
 
 
 def read_names(trained: Trained, split: str) -> SenseNames:

@@ -13,6 +13,7 @@ from fairseq_kerbs.cli.parameters import (
     FILE,
     ModelCommand,
     Several,
+    Whole,
     checkpoint_argument,
     csv_option,
     data_or_none_option,
@@ -60,7 +61,7 @@ from fairseq_kerbs.utils.errors import UserError
 )
 @click.option(
     "--top",
-    type=click.IntRange(min=0),
+    type=Whole(min=0),
     metavar="N",
     default=8,
     help="number of clusters to show without --word. 0 shows all",
@@ -68,14 +69,14 @@ from fairseq_kerbs.utils.errors import UserError
 @click.option(
     "--examples",
     "sentences",
-    type=click.IntRange(min=0),
+    type=Whole(min=0),
     metavar="N",
     default=1,
     help="number of sentences per cluster",
 )
 @click.option(
     "--least",
-    type=click.IntRange(min=0),
+    type=Whole(min=0),
     metavar="N",
     default=20,
     help="minimum number of occurrences of a word in the training data",

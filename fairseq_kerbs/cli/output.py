@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,18 @@ def say_written(path: Path, what: str = "") -> None:
     print(f"wrote {path}" + (f": {what}" if what else ""))
 
 
-def announce(files: Sequence[Path], command: str) -> None:
-    """Print the command, ready to be pasted, under a line that says where its flags come from."""
-    print(f"# flags: {', '.join(map(str, files))}; command line\n{command}", flush=True)
+def announce(
+    files: Sequence[Path], command: str, dropped: Mapping[str, Sequence[str]] | None = None
+) -> None:
+    """Print the command, ready to be pasted, under a line that says where its flags come from.
+
+    Flags of the configuration that the command line has made meaningless (``dropped``, see
+    :class:`.programs.Call`) are named below it.
+    """
+    print(f"# flags: {', '.join(map(str, files))}; command line")
+    for choice, flags in (dropped or {}).items():
+        print(f"# left out of the configuration, by {choice}: {', '.join(flags)}")
+    print(command, flush=True)
 
 
 def show(text: str) -> None:

@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from fairseq_kerbs.utils.files import check_can_write
 from fairseq_kerbs.utils.threads import limit_threads
 
-FILE = click.Path(readable=False, path_type=Path)
-"""A file or folder, read or written. Whether it can be used, the command finds out."""
+
+class File(click.Path):
+    """A file or folder that is read. Whether it can be used, the command finds out."""
+
+    def __init__(self) -> None:
+        super().__init__(readable=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse an empty name, which would be the current folder."""
+        if value == "":
+            self.fail("the name is empty; name a file", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class OutputFile(File):
+    """A file that a command writes. `Command` refuses it before the work if that is impossible."""
+
+
+FILE = File()
+"""A file or folder that is read."""
+
+OUTPUT = OutputFile()
+"""A file that is written."""
 
 PASS_ON = {"ignore_unknown_options": True}
 """``context_settings`` of a command that passes unknown flags to a program of fairseq's."""
@@ -31,6 +53,14 @@ class Number(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number", param, ctx)
         return number
+
+    name = "number"  # click's name is "float range"
+
+
+class Whole(click.IntRange):
+    """A whole number in a range."""
+
+    name = "whole number"  # click's name is "integer range"
 
 
 class Several(click.ParamType):
@@ -52,7 +82,39 @@ class Several(click.ParamType):
 
 
 class Command(click.Command):
-    """A command whose flags may have `Several` values, and none that looks like a flag."""
+    """A command whose flags may have `Several` values, and none that looks like a flag.
+
+    Args:
+        needs: flags that are read only together with one of others, as in
+            ``{"--split": ("--data",)}``. A command refuses them without these.
+        more: arguments of click's command.
+    """
+
+    def __init__(
+        self, *args: Any, needs: Mapping[str, Sequence[str]] | None = None, **more: Any
+    ) -> None:
+        super().__init__(*args, **more)
+        self.needs = dict(needs or {})
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Check the flags together, and the files that are written, and run the command."""
+        given = [param for param in self.params if _is_given(ctx, param)]
+        flags = {flag for param in given for flag in param.opts}
+        for flag, others in self.needs.items():
+            if flag in flags and not flags & {*others}:
+                ctx.fail(f"{flag} is read only with {' or '.join(others)}; give that, too")
+        written: dict[Path, str] = {}
+        for param in given:
+            if not isinstance(param.type, OutputFile):
+                continue
+            path: Path = ctx.params[str(param.name)]
+            flag = max(param.opts, key=len)
+            check_can_write(path, flag)
+            place = path.resolve()
+            if place in written and not str(path).startswith("/dev/"):
+                ctx.fail(f"{written[place]} and {flag} name one file, {path}; name two")
+            written[place] = flag
+        return super().invoke(ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Join the values of each flag to one, as click wants it, and parse."""
@@ -84,6 +146,12 @@ class ModelCommand(Command):
         """Choose the number of threads, before torch is loaded, and run the command."""
         limit_threads()
         return super().invoke(ctx)
+
+
+def _is_given(ctx: click.Context, param: click.Parameter) -> bool:
+    """Tell whether the command line has a parameter."""
+    source = ctx.get_parameter_source(str(param.name))
+    return source is click.core.ParameterSource.COMMANDLINE
 
 
 class Group(click.Group):
@@ -165,15 +233,15 @@ trust_option = click.option(
 )
 
 json_option = click.option(
-    "--json", "json_file", type=FILE, metavar="FILE", help="also write the result as JSON"
+    "--json", "json_file", type=OUTPUT, metavar="FILE", help="also write the result as JSON"
 )
 
 csv_option = click.option(
-    "--csv", "csv_file", type=FILE, metavar="FILE", help="also write the result as CSV"
+    "--csv", "csv_file", type=OUTPUT, metavar="FILE", help="also write the result as CSV"
 )
 
 output_option = click.option(
-    "-o", "--output", type=FILE, metavar="FILE", help="file [standard output]"
+    "-o", "--output", type=OUTPUT, metavar="FILE", help="file [standard output]"
 )
 
 language_option = click.option("--lang", metavar="LANG", default="en", help="language of the text")

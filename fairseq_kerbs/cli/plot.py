@@ -7,14 +7,16 @@ from typing import Any
 
 import click
 
-from fairseq_kerbs.cli.models import read_model
+from fairseq_kerbs.cli.models import check_senses, read_model
 from fairseq_kerbs.cli.output import say_written, show, write_files
 from fairseq_kerbs.cli.parameters import (
     FILE,
+    OUTPUT,
     Command,
     Group,
     ModelCommand,
     Several,
+    Whole,
     checkpoint_argument,
     csv_option,
     data_or_none_option,
@@ -28,7 +30,7 @@ from fairseq_kerbs.utils.errors import UserError
 figure_option = click.option(
     "-o",
     "--output",
-    type=FILE,
+    type=OUTPUT,
     metavar="FILE",
     required=True,
     help="output file, .png, .pdf or .svg",
@@ -83,7 +85,7 @@ def save(figure: Any, output: Path, name: str) -> None:
 )
 @click.option(
     "--most",
-    type=click.IntRange(min=2),
+    type=Whole(min=2),
     metavar="N",
     default=300,
     help="maximum number of contexts of a word, drawn at random",
@@ -102,7 +104,7 @@ def save(figure: Any, output: Path, name: str) -> None:
 )
 @click.option(
     "--seed",
-    type=click.IntRange(min=0),
+    type=Whole(min=0),
     metavar="N",
     help="with a folder: seed of the random choice [1]",
 )
@@ -243,9 +245,14 @@ def theta(
             f"--label has {len(labels)} titles for {len(sets)} sets of words; give one for each "
             "--word"
         )
-    layer, entries, *_ = read_model(checkpoint, data, dictionary, trust=trust_checkpoint)
+    trained = read_model(checkpoint, data, dictionary, trust=trust_checkpoint)
+    check_senses(trained, checkpoint)
+    layer, entries, *_ = trained
     if not layer.has_theta:
-        raise UserError(f"the kernel {layer.kernel_name} of {checkpoint} has no theta")
+        raise UserError(
+            f"the kernel {layer.kernel_name} of {checkpoint} has no theta; name a model with "
+            "--kernel kerbs, or draw 'plot usage' or 'plot contexts' of this one"
+        )
     theta_of_senses = layer.kernel.theta_of(layer.theta.detach())
     words_of_sets = [list(dict.fromkeys(words)) for words in sets]
     thetas = []
@@ -286,7 +293,9 @@ def frequency(
     from fairseq_kerbs.analysis.report import training_counts
 
     check_figure_path(output)
-    layer, entries, *_ = read_model(checkpoint, data, dictionary, trust=trust_checkpoint)
+    trained = read_model(checkpoint, data, dictionary, trust=trust_checkpoint)
+    check_senses(trained, checkpoint)
+    layer, entries, *_ = trained
     counts = training_counts(entries)
     if not any(counts):
         raise UserError("the dictionary has no counts of words; give the one of fairseq-preprocess")
@@ -312,7 +321,9 @@ def usage(
     from fairseq_kerbs.analysis.plots import check_figure_path, plot_usage
 
     check_figure_path(output)
-    layer = read_model(checkpoint, data, dictionary, trust=trust_checkpoint).layer
+    trained = read_model(checkpoint, data, dictionary, trust=trust_checkpoint)
+    check_senses(trained, checkpoint)
+    layer = trained.layer
     save(plot_usage(layer.usage, layer.word_of_sense), output, "usage")
 
 

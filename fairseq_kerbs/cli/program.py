@@ -37,7 +37,8 @@ def main(argv: Sequence[str] | None = None, group: Any = None, name: str = "fair
         if sentence is None:
             raise
         _drop_output()
-        print(f"{name}: error: {sentence}", file=sys.stderr)
+        program = getattr(error, "program", "") or name
+        print(f"{program}: error: {sentence}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"{name}: interrupted; run the same command again", file=sys.stderr)

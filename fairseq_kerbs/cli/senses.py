@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 
 import click
 
-from fairseq_kerbs.cli.models import Trained, read_model, read_names
+from fairseq_kerbs.cli.models import Trained, check_senses, read_model, read_names
 from fairseq_kerbs.cli.output import show, write_files, write_output
 from fairseq_kerbs.cli.parameters import (
     FILE,
+    OUTPUT,
     ModelCommand,
     Several,
+    Whole,
     checkpoint_argument,
     csv_option,
     data_option,
@@ -32,7 +34,7 @@ from fairseq_kerbs.utils.errors import UserError
 examples_option = click.option(
     "--examples",
     "contexts",
-    type=click.IntRange(min=0),
+    type=Whole(min=0),
     metavar="N",
     default=1,
     help="number of example contexts per sense",
@@ -43,6 +45,13 @@ examples_option = click.option(
     "senses",
     cls=ModelCommand,
     epilog=examples("senses runs/toy/checkpoint_best.pt --data data/bin --word bank"),
+    needs={
+        "--split": ("--data",),
+        "--examples": ("--data",),
+        "--words-each": ("--by-number-of-senses", "--table"),
+        "--seed": ("--by-number-of-senses", "--table"),
+        "--with-pieces": ("--by-number-of-senses", "--table"),
+    },
 )
 @checkpoint_argument
 @data_or_none_option
@@ -75,7 +84,7 @@ examples_option = click.option(
 )
 @click.option(
     "--top",
-    type=click.IntRange(min=0),
+    type=Whole(min=0),
     metavar="N",
     default=20,
     help="number of words if --word is not given: the clearest words, with --gold those with most "
@@ -84,7 +93,7 @@ examples_option = click.option(
 @examples_option
 @click.option(
     "--nearest",
-    type=click.IntRange(min=0),
+    type=Whole(min=0),
     metavar="N",
     default=0,
     help="number of nearest senses by kernel",
@@ -98,14 +107,14 @@ examples_option = click.option(
 )
 @click.option(
     "--words-each",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     metavar="N",
     default=5,
     help="for this table: number of words for each number of senses",
 )
 @click.option(
     "--seed",
-    type=click.IntRange(min=0),
+    type=Whole(min=0),
     metavar="N",
     default=1,
     help="for this table: random seed",
@@ -113,7 +122,7 @@ examples_option = click.option(
 @click.option("--with-pieces", is_flag=True, help="for this table: include subwords")
 @click.option(
     "--table",
-    type=FILE,
+    type=OUTPUT,
     metavar="FILE",
     help="write this table to a file, as CSV if its name ends in .csv, else as Markdown",
 )
@@ -156,6 +165,7 @@ def senses(
     if train_data is not None and not train_data.is_dir():
         raise UserError(f"--train-data: there is no folder {train_data}")
     trained = read_model(checkpoint, data, dictionary, trust=trust_checkpoint)
+    check_senses(trained, checkpoint)
     word_numbers(trained.dictionary, words)  # which refuses those that are no entries
     found = Found(None, words)
     if gold is not None:
@@ -280,13 +290,16 @@ def _words_by_number(trained: Trained, data: Path | None, with_pieces: bool) -> 
     "report",
     cls=ModelCommand,
     epilog=examples("report runs/toy/checkpoint_best.pt --data data/bin -o senses.html"),
+    needs={"--split": ("--data",), "--examples": ("--data",)},
 )
 @checkpoint_argument
 @data_or_none_option
 @dictionary_option
 @click.option("--split", metavar="SPLIT", default="train", help="split of the data")
 @trust_option
-@click.option("-o", "--output", type=FILE, metavar="FILE", required=True, help="output file, .html")
+@click.option(
+    "-o", "--output", type=OUTPUT, metavar="FILE", required=True, help="output file, .html"
+)
 @click.option("--title", metavar="TITLE", help="title of the page [name of the checkpoint]")
 @click.option(
     "--log",
@@ -297,7 +310,7 @@ def _words_by_number(trained: Trained, data: Path | None, with_pieces: bool) -> 
 @examples_option
 @click.option(
     "--nearest",
-    type=click.IntRange(min=0),
+    type=Whole(min=0),
     metavar="N",
     default=0,
     help="number of nearest senses by kernel. This takes minutes for 60,000 senses",
@@ -327,6 +340,7 @@ def report(
         raise UserError(f"--output: {output} must end in .html")
     training = None if log is None else read_history(log)
     trained = read_model(checkpoint, data, dictionary, trust=trust_checkpoint)
+    check_senses(trained, checkpoint)
     layer, entries, _, task = trained
     facts: dict[str, str | int] = {
         "checkpoint": str(checkpoint),

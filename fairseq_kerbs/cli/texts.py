@@ -17,6 +17,7 @@ from fairseq_kerbs.cli.parameters import (
     FILE,
     Command,
     Several,
+    Whole,
     examples,
     language_option,
     not_with,
@@ -131,7 +132,7 @@ def detokenize(path: Path, lang: str, unescape: bool, output: Path | None) -> No
 )
 @click.option(
     "--max-ngram-order",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     metavar="N",
     default=4,
     help="maximum n-gram order of BLEU. 1 is BLEU-1",
@@ -168,6 +169,9 @@ def score(
     from fairseq_kerbs.evaluation import bleu
 
     systems, references = bleu.read_systems(hypotheses, reference, language=lang, unescape=unescape)
+    for name, lines in systems.items():
+        if not any(line.strip() for line in lines):
+            raise UserError(f"{name} has no text to score; give the translations of a system")
     for ignored in (False, True) if both_cases else (lowercase,):
         metrics = bleu.all_metrics(
             max_ngram_order, language=lang, lowercase=ignored, tokenize=tokenize
@@ -229,10 +233,8 @@ def _print_comparison(
     help="choose random lines among those with the most different outputs, or the lines with the "
     "largest gain in chrF of the last system over the baseline",
 )
-@click.option(
-    "--number", type=click.IntRange(min=1), metavar="N", default=5, help="number of lines"
-)
-@click.option("--seed", type=click.IntRange(min=0), metavar="S", default=1, help="random seed")
+@click.option("--number", type=Whole(min=1), metavar="N", default=5, help="number of lines")
+@click.option("--seed", type=Whole(min=0), metavar="S", default=1, help="random seed")
 @click.option("--baseline", metavar="NAME", help="baseline of '--choose best' [the first system]")
 @click.option(
     "--format",

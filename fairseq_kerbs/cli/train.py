@@ -16,11 +16,12 @@ from fairseq_kerbs.cli.experiments import (
     dry_run_option,
     load_experiment,
     passed_on_argument,
+    run_fairseq,
     save_dir_argument,
 )
-from fairseq_kerbs.cli.output import announce
+from fairseq_kerbs.cli.output import announce, show
 from fairseq_kerbs.cli.parameters import PASS_ON, Command, examples
-from fairseq_kerbs.utils.processes import find_program, quoted, run_program
+from fairseq_kerbs.utils.processes import find_program, quoted
 
 
 class _WithDefaults(argparse.HelpFormatter):
@@ -98,21 +99,34 @@ def train(config: Path, data: str, save_dir: str, passed_on: tuple[str, ...], dr
     fairseq-preprocess, and SAVE_DIR the folder of the checkpoints. Other flags are passed to
     fairseq-train, and override CONFIG.
     """
-    from fairseq_kerbs.training.staged import Training, train_and_place
+    from fairseq_kerbs.models import check_flags_of_model
+    from fairseq_kerbs.program_checks import check_call
+    from fairseq_kerbs.training.staged import Training, check_training, train_and_place
 
     experiment = load_experiment(config, data)
-
-    def run_step(step: Sequence[str]) -> None:
-        announce(experiment.files, quoted(step))
-        status = 0 if dry_run else run_program(step)
-        if status != 0:
-            raise SystemExit(status)
-
     flags = {"save-dir": save_dir, **experiment.train}
     training = Training(data, save_dir, flags, passed_on)
     if experiment.placement is not None:
+        check_training(training, experiment.placement)
+    call = training.call()
+    check_call(call, data, dry_run=dry_run)
+    check_flags_of_model(call.values)
+    dropped = call.dropped
+
+    def run_step(step: Sequence[str]) -> None:
+        announce(experiment.files, quoted(step), dropped)
+        status = 0 if dry_run else run_fairseq(step)
+        if status != 0:
+            raise SystemExit(status)
+
+    if experiment.placement is not None:
         training = train_and_place(training, experiment.placement, run_step, dry_run=dry_run)
-    command = [find_program("fairseq-train"), *training.arguments()]
-    announce(experiment.files, quoted(command))
-    status = 0 if dry_run else run_program(command)
-    return status if status >= 0 else 128 - status  # as a shell says that a signal ended it
+        call = training.call()
+        if dry_run:
+            show(
+                "# --total-senses of the last command is an upper limit until the second has run: "
+                "print it again then"
+            )
+    command = [find_program(call.program), *call.arguments]
+    announce(experiment.files, quoted(command), call.dropped)
+    return 0 if dry_run else run_fairseq(command)

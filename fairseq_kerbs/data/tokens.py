@@ -109,6 +109,10 @@ def load_bpe(codes: Path, vocabulary: Path | None = None, threshold: int = 0) ->
     """subword-nmt's segmenter. Units with a count below ``threshold`` are split further."""
     from subword_nmt.apply_bpe import BPE, read_vocabulary
 
+    if not codes.is_file():
+        raise UserError(
+            f"{codes}: no such file; copy the folder 'bpe' of 'fairseq-kerbs prepare' there"
+        )
     known = read_vocabulary(iter_lines(vocabulary), threshold) if vocabulary and threshold else None
     with codes.open(encoding="utf-8", newline="\n") as stream:
         return BPE(stream, vocab=known)

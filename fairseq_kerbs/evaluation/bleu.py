@@ -53,7 +53,12 @@ def bleu_metric(
     """
     try:
         return BLEU(lowercase, tokenize=tokenize, trg_lang=language, max_ngram_order=order)
-    except (KeyError, ImportError, RuntimeError) as error:
+    except KeyError:
+        names = ", ".join(sorted(BLEU.TOKENIZERS))
+        raise UserError(
+            f"--tokenize {tokenize}: sacreBLEU has no such tokenizer; choose one of {names}"
+        ) from None
+    except (ImportError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise UserError(
             f"no tokenizer for --tokenize {tokenize}, --lang {language}: {reason}"
@@ -102,7 +107,10 @@ def read_systems(
         raw = detokenize_lines(lines, language=language, name=name, unescape=unescape)
         systems[name] = [*map(composed, raw)]
     loaded = {str(path): [*map(composed, read_lines(path))] for path in references}
-    check_parallel(systems | loaded)
+    for name, lines in loaded.items():
+        if not any(line.strip() for line in lines):
+            raise UserError(f"{name} has no text to compare with; give the reference translations")
+        check_parallel(systems | {f"{name} (--reference)": lines})
     return systems, list(loaded.values())
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from fairseq.models import register_model, register_model_architecture
 from hydra.core.config_store import ConfigStore
 
-from fairseq_kerbs.models.base import KerbsModel
+from fairseq_kerbs.models.base import KerbsModel, check_flags_of_model
 from fairseq_kerbs.models.recurrent import (
     FairseqLstmLanguageModel,
     FairseqLstmModel,
@@ -35,6 +35,7 @@ __all__ = [
     "LstmLanguageModel",
     "TransformerKerbsModel",
     "TransformerLanguageModel",
+    "check_flags_of_model",
 ]
 
 # how fairseq calls torch, its user cannot change

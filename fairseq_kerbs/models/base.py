@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch.nn.functional as F
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
-from fairseq.models import BaseFairseqModel
+from fairseq.models import ARCH_MODEL_REGISTRY, BaseFairseqModel
 from omegaconf import OmegaConf
 from torch import Tensor
 
@@ -23,7 +23,7 @@ from fairseq_kerbs.output_layers.composition import ComposedEmbedding, SeparateE
 from fairseq_kerbs.output_layers.kerbs import SAMPLE
 from fairseq_kerbs.senses import build_sense_table
 from fairseq_kerbs.training import guards
-from fairseq_kerbs.training.sense_updates import install_hook
+from fairseq_kerbs.training.sense_updates import SenseSchedule, install_hook
 from fairseq_kerbs.utils.errors import UserError
 
 
@@ -89,16 +89,24 @@ class KerbsModel(BaseFairseqModel):
         with config.user_errors():
             if cls.target is not None:
                 _check_task(task, cls.arch, cls.target)
-            config.check_ranges(args, cls.flags)
-            cls.check(args)
-            config.check_criterion(args, settings)
-            config.check_read(args)
-            schedule = config.build_schedule(args)
+            schedule = cls.check_flags(args, settings)
             model = cls.build(args, task)
         guards.leave_out_copies(model)
         install_hook(task, schedule)
         guards.guard_training(task, settings, args)
         return model
+
+    @classmethod
+    def check_flags(cls, args: Any, settings: dict[str, Any]) -> SenseSchedule:
+        """Raise a ValueError for wrong flags, whatever the data are; return the schedule of senses.
+
+        ``settings`` are those of :func:`.config.settings_of_program`.
+        """
+        config.check_ranges(args, cls.flags)
+        cls.check(args)
+        config.check_criterion(args, settings)
+        config.check_read(args)
+        return config.build_schedule(args)
 
     @classmethod
     def check(cls, args: Any) -> None:
@@ -129,6 +137,17 @@ class KerbsModel(BaseFairseqModel):
                     f"{key} of the checkpoint is not finite: the file is damaged, or its training "
                     "had diverged; take an earlier checkpoint of that training."
                 )
+
+
+def check_flags_of_model(values: argparse.Namespace) -> None:
+    """Raise a UserError for wrong flags of one of our architectures, without building its model.
+
+    ``values`` are those of all flags of fairseq-train. Other architectures are not checked.
+    """
+    model = ARCH_MODEL_REGISTRY.get(values.arch)
+    if model is not None and issubclass(model, KerbsModel):
+        with config.user_errors():
+            model.check_flags(values, vars(values))
 
 
 def _check_task(task: Any, arch: str, target: str) -> None:

@@ -23,7 +23,7 @@ from fairseq_kerbs import torch_compat
 from fairseq_kerbs.kernels import kernel_options
 from fairseq_kerbs.utils.dictionaries import check_dictionaries
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import check_whole, lock_folder
+from fairseq_kerbs.utils.files import NO_FILE, check_checkpoint, check_whole, is_remote, lock_folder
 
 logger = logging.getLogger(__name__)
 LAST = "checkpoint_last.pt"
@@ -118,9 +118,13 @@ def check_resumed(settings: dict[str, Any], task: Any, args: Any) -> int:
             file = Path(settings["continue_once"])
             if not file.is_file():  # fairseq would begin anew
                 raise UserError(f"--continue-once {file}: there is no such file.")
+    elif named != NO_FILE and not is_remote(named):  # fairseq would begin anew
+        check_checkpoint(file, "--restore-file")
     if not file.is_file() and settings.get("finetune_from_model"):
         file = Path(settings["finetune_from_model"])
         reset = True
+        if not is_remote(str(file)):
+            check_checkpoint(file, "--finetune-from-model")
     if not file.is_file():
         return 0
     check_whole(file)

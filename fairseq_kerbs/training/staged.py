@@ -9,7 +9,6 @@ taken before, and returns the flags of the third.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import zipfile
 from collections.abc import Callable, Sequence
@@ -17,34 +16,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.configurations import (
-    Flags,
-    StagedPlacement,
-    flag_arguments,
-    program_arguments,
-)
+from fairseq_kerbs.configurations import Flags, StagedPlacement, flag_arguments
+from fairseq_kerbs.programs import TRAIN, Call, read_call
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import check_whole
 from fairseq_kerbs.utils.processes import SAFE, find_program
 
 Run = Callable[[Sequence[str]], None]
 
-_FLAGS_OF_THE_STEPS = (
-    "--total-senses",
-    "--output-layer",
-    "--restore-file",
-    "--finetune-from-model",
-    "--continue-once",
-    "--max-epoch",
-    "--stop-time-hours",
-    "--patience",
-    "--stop-min-lr",
-    "--no-save",
-    "--no-last-checkpoints",
-    "--checkpoint-suffix",
-)
-"""Flags that the three steps give themselves, or that would end or lose one of them. So do all
-flags that begin with ``--reset-``."""
+_FLAGS_OF_THE_STEPS = {
+    "total_senses",
+    "output_layer",
+    "restore_file",
+    "finetune_from_model",
+    "continue_once",
+    "max_epoch",
+    "stop_time_hours",
+    "patience",
+    "stop_min_lr",
+    "no_save",
+    "no_last_checkpoints",
+    "checkpoint_suffix",
+}
+"""Values of the flags that the three steps give themselves, or that would end or lose one of them.
+So do all that begin with ``reset_``."""
 
 _SAME_IN_ALL_STEPS = {
     "arch",
@@ -70,9 +65,13 @@ class Training:
     flags: Flags
     extra: tuple[str, ...] = ()
 
+    def call(self) -> Call:
+        """The call of fairseq-train, as fairseq reads it."""
+        return read_call(TRAIN, self.data, self.flags, self.extra)
+
     def arguments(self) -> list[str]:
         """Arguments of fairseq-train."""
-        return program_arguments(self.data, self.flags, self.extra)
+        return self.call().arguments
 
 
 def train_and_place(
@@ -92,8 +91,8 @@ def train_and_place(
     Raises:
         UserError: as :func:`check_training`, or the softmax has another number of updates.
     """
-    given = check_training(training, placement)
-    steps = _Steps(training, placement, given)
+    call = check_training(training, placement)
+    steps = _Steps(training, placement, call)
     steps.check_folder()
     if dry_run or not steps.placed.exists():
         run(steps.train_softmax())
@@ -106,15 +105,14 @@ def train_and_place(
 class _Steps:
     """The commands of the three steps, and the files between them.
 
-    ``given`` are the flags that :func:`check_training` returned.
+    ``call`` is what :func:`check_training` returned.
     """
 
-    def __init__(
-        self, training: Training, placement: StagedPlacement, given: argparse.Namespace
-    ) -> None:
+    def __init__(self, training: Training, placement: StagedPlacement, call: Call) -> None:
         self.training = training
         self.placement = placement
-        self.given = given
+        self.call = call
+        given = call.values
         self.updates = max(1, round(placement.at * given.max_update))  # of the softmax
         self.folder = Path(training.save_dir) / "softmax"
         self.last = self.folder / "checkpoint_last.pt"
@@ -149,14 +147,15 @@ class _Steps:
             "save-dir": str(self.folder),
         }
         extra = [*self.training.extra, "--max-update", str(self.updates)]
-        if self._polynomial() and self.given.total_num_update is None:
-            extra += ["--total-num-update", str(self.given.max_update)]  # of the whole training
+        if self._polynomial() and "total_num_update" not in self.call.given:
+            whole = str(self.call.values.max_update)  # of the whole training
+            extra += ["--total-num-update", whole]
         training = replace(self.training, flags=flags, extra=tuple(extra))
         return [find_program("fairseq-train"), *training.arguments()]
 
     def place_senses(self) -> list[str]:
         """The command of the second step."""
-        given = self.given
+        given = self.call.values
         command = [sys.executable, *SAFE, "-m", "fairseq_kerbs.cli", "convert"]
         command += [str(self.last), "-o", str(self.placed), "--data", self.training.data]
         command += ["--total-senses", str(self.placement.total)]
@@ -165,8 +164,7 @@ class _Steps:
             ("--split", given.train_subset),
             ("--valid-split", given.valid_subset),
         ):
-            if subsets:
-                command += [flag, subsets.split(",")[0]]
+            command += [flag, subsets.split(",")[0]]
         return command
 
     def train_kerbs(self) -> Training:
@@ -174,8 +172,9 @@ class _Steps:
         total = str(self.placement.total)
         if self.placed.exists():
             total = str(_read_trusted(self.placed)["cfg"]["model"].total_senses)
-        updates = str(self.given.max_update - self.updates)
-        extra = [*self.training.extra, "--max-update", updates]
+        updates = str(self.call.values.max_update - self.updates)
+        own = flag_arguments(self.placement.train)
+        extra = [*own, *self.training.extra, "--max-update", updates]
         extra += ["--finetune-from-model", str(self.placed)]
         if self._polynomial():
             extra += ["--total-num-update", updates]
@@ -185,12 +184,13 @@ class _Steps:
             "total-senses": total,
             "sense-bias": True,
             "reallocation": "none",
-            **self.placement.train,
         }
-        return replace(self.training, flags=flags, extra=tuple(extra))
+        # as arguments, they replace flags of another optimizer, too
+        kept = {name: value for name, value in flags.items() if name not in self.placement.train}
+        return replace(self.training, flags=kept, extra=tuple(extra))
 
     def _polynomial(self) -> bool:
-        return bool(self.given.lr_scheduler == "polynomial_decay")
+        return bool(self.call.values.lr_scheduler == "polynomial_decay")
 
 
 def _read_trusted(path: Path) -> dict[str, Any]:
@@ -204,23 +204,23 @@ def _read_trusted(path: Path) -> dict[str, Any]:
     return content
 
 
-def check_training(training: Training, placement: StagedPlacement) -> argparse.Namespace:
-    """Read the flags of a training that its steps depend on.
+def check_training(training: Training, placement: StagedPlacement) -> Call:
+    """Read the flags of a training as fairseq does, and check those that its steps depend on.
 
     A UserError is raised if the training cannot go in three steps with these flags. Nothing has
     been trained then.
     """
-    given = _flags_given(training.arguments())
     # the output layer of a configuration is replaced
     kept = {name: value for name, value in training.flags.items() if name != "output-layer"}
-    words = [*training.extra, *flag_arguments(kept), *flag_arguments(placement.train)]
-    used = {word.partition("=")[0] for word in words}
+    call = read_call(TRAIN, training.data, kept, training.extra)
+    given = call.values
+    names = call.given | {name.replace("-", "_") for name in placement.train}
     clash = sorted(
-        flag for flag in used if flag in _FLAGS_OF_THE_STEPS or flag.startswith("--reset-")
+        _as_flag(name) for name in names if name in _FLAGS_OF_THE_STEPS or name.startswith("reset_")
     )
     if given.save_dir != training.save_dir:
         clash.append("--save-dir")
-    if given.kernel != "kerbs":
+    if getattr(given, "kernel", "kerbs") != "kerbs":
         clash.append(f"--kernel {given.kernel}")
     fixed = sorted(_SAME_IN_ALL_STEPS & placement.train.keys())
     clash += [f"--{name} (placement: train)" for name in fixed]
@@ -235,23 +235,21 @@ def check_training(training: Training, placement: StagedPlacement) -> argparse.N
             f"--lr-scheduler {given.lr_scheduler} goes by --max-update, which a training with "
             "placement reaches in two parts; take polynomial_decay, inverse_sqrt or fixed"
         )
+    given.max_senses = _most_senses(call)
     if placement.total > given.max_senses:
         raise UserError(
             f"placement: total is {placement.total}, more than --max-senses {given.max_senses}"
         )
     if ":" in training.data:
         raise UserError(f"{training.data}: a training with placement takes one folder of data")
-    return given
+    return call
 
 
-def _flags_given(arguments: Sequence[str]) -> argparse.Namespace:
-    """Values of the flags that the steps depend on."""
-    parser = argparse.ArgumentParser(
-        "fairseq-kerbs train", argparse.SUPPRESS, add_help=False, allow_abbrev=False
-    )
-    for name in ("save-dir", "train-subset", "valid-subset", "lr-scheduler", "total-num-update"):
-        parser.add_argument(f"--{name}")
-    parser.add_argument("--max-update", type=int, default=0)
-    parser.add_argument("--max-senses", type=int, default=4)
-    parser.add_argument("--kernel", default="kerbs")
-    return parser.parse_known_args(arguments)[0]
+def _most_senses(call: Call) -> int:
+    """Maximum number of senses of a word."""
+    return int(getattr(call.values, "max_senses", None) or 4)
+
+
+def _as_flag(name: str) -> str:
+    """The long flag of a value."""
+    return "--" + name.replace("_", "-")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from textwrap import shorten
+
+REFUSALS = "FAIRSEQ_KERBS_REFUSALS"
+"""Environment variable: a file that exists after a UserError. By this a command of ours tells a
+refusal from a failure of the program that it runs, whose exit status is 1 in both cases."""
 
 
 class UserError(SystemExit):
@@ -13,11 +18,19 @@ class UserError(SystemExit):
 
     ``fairseq-kerbs`` prints the sentence and exits with status 2. In fairseq's programs, Python
     prints :attr:`code` and exits with status 1.
+
+    Args:
+        sentence: the sentence.
+        program: the program of fairseq that would say it, in place of ours.
     """
 
-    def __init__(self, sentence: str) -> None:
+    def __init__(self, sentence: str, program: str = "") -> None:
         super().__init__(sentence)
-        self.code = f"fairseq_kerbs: error: {sentence}"
+        self.program = program
+        self.code = f"{program or 'fairseq_kerbs'}: error: {sentence}"
+        if REFUSALS in os.environ:
+            with suppress(OSError):
+                Path(os.environ[REFUSALS]).touch()
 
 
 def sentence_of(error: BaseException) -> str | None:

@@ -180,6 +180,62 @@ def check_whole(path: Path) -> None:
         raise damaged(path)
 
 
+NO_FILE = "none"
+"""Value of --restore-file to begin anew although there is a last checkpoint."""
+
+
+def is_remote(path: str) -> bool:
+    """Tell whether a path names another machine's file, such as s3://, which fairseq may read."""
+    return "://" in path
+
+
+def check_checkpoint(path: Path, flag: str = "") -> None:
+    """Raise a UserError unless a path is a whole checkpoint of fairseq-train.
+
+    Args:
+        path: path of the file.
+        flag: flag that names it, for the message.
+    """
+    where = f"{flag} {path}" if flag else str(path)
+    if path.is_dir():
+        files = sorted(file.name for file in path.glob("*.pt"))
+        best = [name for name in ("checkpoint_best.pt", "checkpoint_last.pt") if name in files]
+        if not files:
+            raise UserError(f"{where} is a folder without checkpoints; name a file, *.pt")
+        raise UserError(f"{where} is a folder; name a file in it, {path / [*best, *files][0]}")
+    if not path.is_file():
+        name = f"{flag}: " if flag else ""
+        raise UserError(
+            f"{name}there is no checkpoint {path}; name a file that fairseq-train wrote"
+        )
+    check_whole(path)
+
+
+def check_can_write(path: Path, flag: str, *, folder: bool = False) -> None:
+    """Raise a UserError unless a file, or files in a folder, can be created. Nothing stays.
+
+    Args:
+        path: path of the file or folder, whose parents may be missing.
+        flag: flag or argument that names it, for messages.
+        folder: whether it is a folder.
+    """
+    if not folder:
+        if path.is_dir():
+            raise UserError(f"{flag}: {path} is a folder; name a file in it")
+        if path.exists() and not path.is_file():
+            return  # a device or a named pipe
+    place = path if folder else path.resolve().parent
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    try:
+        with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=place):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"{flag}: {place} cannot be used ({error.strerror}); name another place"
+        ) from None
+
+
 def damaged(path: Path | str) -> UserError:
     """The error for a checkpoint that cannot be read."""
     return UserError(

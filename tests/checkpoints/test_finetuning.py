@@ -1,6 +1,7 @@
 """The command that convert prints runs as printed, and trains as the softmax model was trained."""
 
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.checkpoints.conftest import TINY_LSTM
 from tests.helpers import softmax_checkpoints
 from tests.helpers.cli import Capsys, kerbs
 from tests.helpers.commands import run
+from tests.helpers.fairseq_fixtures import dictionary
 from tests.helpers.tiny_checkpoint import fairseq_train
 
 OPTIMIZERS: dict[str, list[object]] = {
@@ -177,3 +179,55 @@ def test_a_multilingual_model_trains_on_but_its_data_are_refused(
         assert f"was trained with --task {task}, whose data cannot be read" in error
         assert "--trust-checkpoint" not in error
     assert not (tmp_path / "k.pt").exists()
+
+
+@pytest.fixture(scope="module")
+def made_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data with as many words as the models of `softmax_checkpoints`, in a folder to be quoted."""
+    folder = tmp_path_factory.mktemp("it's data")
+    sizes = {"de": softmax_checkpoints.SOURCE_WORDS, "en": softmax_checkpoints.WORDS}
+    for name, words in {**sizes, "": softmax_checkpoints.WORDS}.items():
+        ending = f".{name}" if name else ""
+        dictionary(words).save(str(folder / f"dict{ending}.txt"))
+        for split in ("train", "valid"):
+            pair = f".de-en{ending}" if name else ""
+            prefix = str(folder / f"{split}{pair}")
+            builder = MMapIndexedDatasetBuilder(f"{prefix}.bin")
+            for length in (5, 3, 7, 4):
+                sentence = torch.randint(4, words, (length,))
+                builder.add_item(torch.cat([sentence, torch.tensor([2])]).int())
+            builder.finalize(f"{prefix}.idx")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def joined(made_up: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with one dictionary for both languages."""
+    folder = shutil.copytree(made_up, tmp_path_factory.mktemp("joined") / "data")
+    shutil.copy(folder / "dict.en.txt", folder / "dict.de.txt")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", softmax_checkpoints.CASES)
+def test_the_printed_command_runs_for_every_architecture(
+    kind: str, made_up: Path, joined: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    """As the shell reads it, with names of files that have spaces and quotes."""
+    data = joined if "shared" in kind else made_up
+    softmax = tmp_path / 'a "softmax" model.pt'
+    kerbs_model = tmp_path / "it's $HOME.pt"
+    softmax_checkpoints.write_softmax(softmax, softmax_checkpoints.CASES[kind])
+    line = kerbs(capsys, "convert", softmax, "-o", kerbs_model).splitlines()[-1]
+    command = line.removeprefix("train on with: ").replace(" DATA ", f" {shlex.quote(str(data))} ")
+    command = command.replace("--max-update N", "--max-update 2")
+    command = command.replace("SAVE_DIR", shlex.quote(str(tmp_path / "on")))
+    for needed, value in (("--max-tokens", "200"), ("--criterion", "kerbs_cross_entropy")):
+        if needed not in command:
+            command += f" {needed} {value}"
+    _, *arguments = shlex.split(command)
+    log = run("fairseq-train", *arguments, "--cpu")
+    assert "loading pretrained model from" in log
+    after = read_checkpoint(tmp_path / "on" / "checkpoint_last.pt")
+    assert after["optimizer_history"][-1]["num_updates"] == 2
+    assert vars(after["cfg"]["model"])["output_layer"] == "kerbs"

@@ -5,7 +5,9 @@ written.
 """
 
 import importlib
+import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -44,6 +46,34 @@ FILES = {
     "cut.tgz": b"\x1f\x8b\x08",
     **{f"dialogs/dialogues_{part}.txt": b"a b\n" for part in ("train", "validation", "test")},
     "good.yaml": b"train:\n  arch: lstm_kerbs\n",
+    "whole.yaml": b"""
+train:
+  arch: lstm_kerbs
+  hidden-size: 6
+  embed-dim: 4
+  criterion: kerbs_cross_entropy
+  optimizer: adam
+  adam-betas: (0.9, 0.98)
+  lr: 0.01
+  lr-scheduler: polynomial_decay
+  total-num-update: 25
+  max-tokens: 400
+  cpu: true
+  num-workers: 0
+generate:
+  beam: 2
+  remove-bpe: true
+  cpu: true
+""",
+    "no_text.yaml": b"",
+    "no_batch.yaml": b"train: {arch: lstm_kerbs, optimizer: adam, cpu: true}\n",
+    "no_optimizer.yaml": b"train: {arch: lstm_kerbs, max-tokens: 400, cpu: true}\n",
+    "no_arch.yaml": b"train: {optimizer: adam, max-tokens: 400, cpu: true}\n",
+    "damaged.pt": b"PK damaged",
+    "extends.yaml": b"extends: whole.yaml\n",
+    "subwords.yaml": b"generate: {beam: 2, cpu: true}\n",
+    "chinese.de": b"eins zwei\n",
+    "chinese.zh_CN": b"a b\n",
     "key.yaml": b"trian:\n  arch: lstm_kerbs\n",
     "code.yaml": b"train: !!python/object/apply:os.system ['touch ran']\n",
     "late.yaml": b"placement: {at: 2, total: 3}",
@@ -62,6 +92,10 @@ SENSES, MODEL = "senses --data {work}/bin", "{work}/model.pt"
 SAVE = "{work}/bin {out}/save --max-update 25"
 RECIPE = f"train {{work}}/placement.yaml {SAVE}"
 CONVERT = "convert {work}/softmax.pt -o {out}/k.pt --data {work}/bin"
+WHOLE = f"train {{work}}/whole.yaml {SAVE}"
+GENERATE = "generate {work}/whole.yaml {work}/bin {work}/trained --output {out}/o"
+TRANSLATE = "translate {work}/whole.yaml {work}/bin {work}/trained"
+SCORE = "score --hypotheses {work}/two --reference"
 EXPORT = "human-eval export --source {work}/two --system a={work}/two --sheets {out}/sheets"
 ITEM = f"{EXPORT} --key {{out}}/key.json --items 1"
 TRANSLATIONS = "gold-translations --text {work}/two -o {out}/gold --other {work}"
@@ -191,6 +225,85 @@ MISUSES = [
     (f"{CONVERT} --memory 1e-9", "--memory 1e-09: 1e-09 GB are not enough"),
     (f"{CONVERT} --gap 0", "'--gap': 0.0 is not in the range x>=0.001"),
     (f"{CONVERT} --total-senses 9", "--total-senses is 9.0, more than --max-senses"),
+    # what fairseq's own parser and checks of it refuse
+    ("train {work}/no_text.yaml {work}/bin {out}/save", "no_text.yaml is empty"),
+    ("train {work}/whole.yaml {work}/bin {out}/file", "file cannot be used (Not a directory)"),
+    ("train {work}/whole.yaml {work}/bin /proc/x", "--save-dir: /proc cannot be used"),
+    ("train {work}/whole.yaml {work}/bin ''", "it is empty; name a folder"),
+    ("train {work}/no_batch.yaml {work}/bin {out}/save", "give --max-tokens N or --batch-size N"),
+    ("train {work}/no_optimizer.yaml {work}/bin {out}/save", "add --optimizer adam"),
+    ("train {work}/no_arch.yaml {work}/bin {out}/save", "'fairseq-kerbs architectures' lists"),
+    (f"{WHOLE} --max-update -5", "--max-update is -5, but must be within [0, inf)"),
+    (f"{WHOLE} --lr -1", "--lr is -1.0, but must be within [0, inf)"),
+    (f"{WHOLE} --lr nan", "argument --lr: invalid value: 'nan'"),
+    (f"{WHOLE} --clip-norm nan", "--clip-norm is nan"),
+    (f"{WHOLE} --max-tokens 0", "--max-tokens is 0, but must be within [1, inf)"),
+    (f"{WHOLE} --max-sentences 0", "--batch-size is 0"),
+    (f"{WHOLE} --update-freq 0", "--update-freq is 0"),
+    (f"{WHOLE} --seed -1", "--seed is -1"),
+    (f"{WHOLE} --dropout 2", "--dropout is 2.0"),
+    (f"{WHOLE} --patience -2", "--patience is -2"),
+    (f"{WHOLE} --label-smoothing 2", "--label-smoothing is 2.0, but must be within [0, 1)"),
+    (f"{WHOLE} --total-senses nan", "--total-senses is nan"),
+    (f"{WHOLE} --composition-passes -2", "--composition-passes is -2"),
+    (f"{WHOLE} --mixture-components 2", "is for --output-layer mos and not read"),
+    (f"{WHOLE} --fp16", "--fp16 needs a GPU and does not go with --cpu"),
+    (f"{WHOLE} --optimizer-overrides x", "--optimizer-overrides x is no mapping"),
+    (f"{WHOLE} --arch lstm_krebs", "--arch lstm_krebs is unknown; did you mean lstm_kerbs?"),
+    (f"{WHOLE} --lr-sched fixed", "--lr-sched fixed; did you mean --lr-scheduler?"),
+    (f"{WHOLE} --train-subset nosuch", "--train-subset nosuch: "),
+    (f"{WHOLE} --valid-subset valid,nosuch", "--valid-subset nosuch: "),
+    (f"{WHOLE} --source-lang fr", "--source-lang fr: "),
+    (f"{WHOLE} -s en", "--source-lang en is not read alone"),
+    (f"{WHOLE} -s de -t de", "are one language; give two"),
+    (f"{WHOLE} --user-dir {{out}}/absent", "absent: there is no such folder"),
+    (f"{WHOLE} --restore-file {{out}}/absent.pt", "--restore-file: there is no checkpoint"),
+    (f"{WHOLE} --restore-file={{work}}/damaged.pt", "damaged.pt is no whole checkpoint"),
+    (f"{WHOLE} --restore-file {{work}}/trained", "is a folder; name a file in it"),
+    (f"{WHOLE} --finetune-from-model {{out}}/absent.pt", "--finetune-from-model: there is no"),
+    (f"{WHOLE} --finetune-from-model {MODEL} --reset-optimizer", "leave one of them out"),
+    (f"{WHOLE} --continue-once {{out}}/absent.pt", "--continue-once: there is no checkpoint"),
+    (f"{GENERATE} --beam 0", "--beam is 0, but must be within [1, inf)"),
+    (f"{GENERATE} --nbest=0", "--nbest is 0"),
+    (f"{GENERATE} --temperature 0", "--temperature is 0.0"),
+    (f"{GENERATE} --sampling", "give --beam 1, or --nbest 2"),
+    (f"{GENERATE} --beam 4 --diverse-beam-groups 3", "give --beam 3"),
+    (f"{GENERATE} --min-len 300", "give --min-len 200"),
+    (f"{GENERATE} --replace-unk", "leave it out"),
+    (f"{GENERATE} --constraints", "leave it out"),
+    (f"{GENERATE} --model-overrides x", "--model-overrides x is no mapping"),
+    (f"{GENERATE} --gen-subset nosuch", "--gen-subset nosuch: "),
+    (f"{GENERATE} --target-lang fr", "--target-lang fr: "),
+    (f"{GENERATE} --path {{work}}/trained", "is a folder; name a file in it"),
+    (f"{GENERATE} --path {{work}}/damaged.pt", "damaged.pt is no whole checkpoint"),
+    (f"{GENERATE} --lm-path {{out}}/absent.pt", "--lm-path: there is no checkpoint"),
+    (f"{GENERATE} --reference {{work}}/two", "--reference {work}/two has 2 lines, but"),
+    (f"{GENERATE} --reference {{work}}/blank", "has no text"),
+    ("generate {work}/whole.yaml {work}/bin {work}/trained --output {out}", "is a folder; name a"),
+    (f"{TRANSLATE} --gen-subset valid", "--gen-subset does not go with translate"),
+    (f"{TRANSLATE} --prefix-size 1", "--prefix-size does not go with translate"),
+    (f"{TRANSLATE} --source-lang fr", "--source-lang fr: "),
+    (f"{TRANSLATE} --beam=0", "--beam is 0"),
+    (f"{TRANSLATE} --quiet", "--quiet leaves no translations"),
+    ("score --hypotheses {work}/empty --reference {work}/empty", "empty has no text"),
+    (f"{SCORE} {{work}}/blank", "blank has no text to compare with"),
+    ("score --hypotheses {work}/blank --reference {work}/two", "blank has no text to score"),
+    (f"{SCORE} {{work}}/two --tokenize none2", "choose one of"),
+    (f"{SCORE} {{work}}/two --max-ngram-order x", "'x' is not a valid whole number"),
+    ("senses {work} --data {work}/bin", "work is a folder; name a file in it, "),
+    ("senses {work}/bin", "bin is a folder without checkpoints"),
+    ("senses {work}/softmax.pt --data {work}/bin", "fairseq-kerbs convert {work}/softmax.pt -o"),
+    ("report {work}/softmax.pt -o {out}/r.html", "fairseq-kerbs convert {work}/softmax.pt -o"),
+    (f"senses {MODEL} --split train", "--split is read only with --data"),
+    (f"senses {MODEL} --seed 2", "read only with --by-number-of-senses or --table"),
+    (f"{SENSES} {MODEL} --word ''", "an empty text is no word"),
+    (f"{SENSES} {MODEL} --json {{out}}/r --csv {{out}}/r", "--json and --csv name one file"),
+    ("senses ''", "the name is empty; name a file"),
+    ("plot theta {work}/lin.pt --data {work}/bin --word the -o {out}/f.png", "has no theta; name"),
+    ("convert {work}/softmax.pt -o {out}/file/k.pt", "file cannot be used"),
+    ("convert {work}/softmax.pt -o {out}", "is a folder; name a file"),
+    ("convert {work}/softmax.pt -o {out}/k.pt --gap 2", "--gap is read only with --data"),
+    ("fairseq-train --restore-file {work}/none.pt", "--restore-file: there is no checkpoint"),
     ("fairseq-train --sense-decay=-1e-5", "--sense-decay"),
     ("fairseq-train --store-ema", "--store-ema"),
     ("fairseq-train --mixture-regularization 0.1", "not read by --output-layer kerbs"),
@@ -199,6 +312,217 @@ MISUSES = [
     (f"fairseq-train --finetune-from-model {MODEL} --total-senses 2", "--total-senses"),
 ]
 """``{work}`` is what `work` made, ``{out}`` an empty folder with nothing but ``{out}/file``."""
+
+
+DRY = "--dry-run"
+BELONGING = (
+    "gold-translations --text {work}/text/train.en --other {work}/text/train.de -o {out}/gold "
+    "--least-share 0.01"
+)
+MODEL_SENSES = f"{SENSES} {MODEL}"
+PARALLEL = f"{PREPARE} {TEXT}"
+FOLLOWED = {
+    f"{PREPARE} {TEXT} --max-word 9": f"{PARALLEL} --max-words 9",
+    f"{PREPARE} {TEXT} --max-words 1": f"{PARALLEL} --max-words 80",
+    f"{PREPARE} {TEXT} --target-lang de": PARALLEL,
+    f"{PREPARE} {TEXT} --target-lang zh-CN": (
+        "prepare --source-lang de --target-lang zh_CN --target-moses zh --dest {out}/dest "
+        "--workers 1 --bpe none --train {work}/chinese --valid {work}/chinese --test {work}/chinese"
+    ),
+    f"train {{work}}/good.yaml {SAVE} --preset paper": f"{WHOLE} {DRY}",
+    f"train {{work}}/good.yaml {SAVE} --sense-init shared": f"{WHOLE} {DRY}",
+    f"train {{work}}/good.yaml {SAVE} --new-sense split": f"{WHOLE} {DRY}",
+    f"train {{work}}/good.yaml {SAVE} --preset": f"{WHOLE} {DRY}",
+    "train {work}/good.yaml {work}/bin:{out}/no {out}/save": (
+        "train {work}/whole.yaml {out}/dest/bin {out}/save --dry-run",
+        PARALLEL,
+    ),
+    f"train {{work}}/flag.yaml {SAVE}": f"train {{work}}/placement.yaml {SAVE} {DRY}",
+    f"train {{work}}/former.yaml {SAVE}": f"train {{work}}/placement.yaml {SAVE} {DRY}",
+    f"train {{work}}/many.yaml {SAVE}": f"train {{work}}/many.yaml {SAVE} --max-senses 5 {DRY}",
+    f"{RECIPE} --max-update=0": f"{RECIPE} --max-update=2 {DRY}",
+    f"{RECIPE} --max-senses 2": f"{RECIPE} --max-senses 3 {DRY}",
+    f"{RECIPE} --lr-scheduler cosine": f"{RECIPE} --lr-scheduler polynomial_decay {DRY}",
+    "generate {work}/good.yaml {work}/bin {out}/save": (
+        "generate {work}/whole.yaml {work}/bin {out}/save --path {work}/model.pt"
+    ),
+    "generate {work}/good.yaml {work}/bin {out}/save --results-path=x": GENERATE,
+    f"print-senses {MODEL} {{work}}/two --data {{work}}/bin": (
+        f"print-senses {MODEL} {{out}}/o --data {{work}}/bin",
+        "generate {work}/subwords.yaml {work}/bin {work}/trained --output {out}/o",
+    ),
+    "translate toy {work}/text {out}/save": (
+        "train {work}/whole.yaml {out}/dest/bin {out}/save --dry-run",
+        PARALLEL,
+    ),
+    "score --hypotheses {work}/two --reference {work}/two --tokenize xx": (
+        f"{SCORE} {{work}}/two --tokenize intl"
+    ),
+    "score --hypotheses {work}/two {work}/two --reference {work}/two": f"{SCORE} {{work}}/two",
+    "score --hypotheses {work}/two --reference {work}/two --lowercase --both-cases": (
+        f"{SCORE} {{work}}/two --both-cases"
+    ),
+    f"{EXAMPLES} --choose best": f"{EXAMPLES} {BEST}",
+    f"{ITEM} --system b={{work}}/pieces": (
+        f"{ITEM} --system b={{out}}/plain",
+        "detokenize {work}/pieces --lang en -o {out}/plain",
+    ),
+    f"{ITEM} --system b": f"{ITEM} --system b={{work}}/two",
+    f"{SENSES} {{work}}/senses.pt": f"{SENSES} {MODEL}",
+    f"senses {MODEL} --gold {{work}}/two": (
+        f"senses {MODEL} --gold {{work}}/text/test.senses.tsv --data {{work}}/bin",
+    ),
+    f"{SENSES} {MODEL} --train-data {{work}}/bin": (
+        f"{SENSES} {MODEL} --train-data {{work}}/bin --gold {{work}}/text/test.senses.tsv",
+    ),
+    "senses {work}/moved.pt": f"{SENSES} {{work}}/moved.pt",
+    f"{SENSES} {MODEL} --split tset": f"{SENSES} {MODEL} --split test",
+    f"senses {MODEL} --data {{work}}/no_training": f"{MODEL_SENSES} --split train",
+    f"{TRANSLATIONS}/two --stemmer none": f"{BELONGING} --least-count 1 --stemmer none",
+    f"{TRANSLATIONS}/two": f"{BELONGING} --least-count 1 --stemmer none",
+    f"{TRANSLATIONS}/two --stemmer klingon": f"{BELONGING} --least-count 1 --stemmer german",
+    f"report {MODEL} -o {{out}}/r.html --log {{work}}/two": (
+        f"report {MODEL} -o {{out}}/r.html --log {{out}}/log",
+        f"{WHOLE} --max-update 2 --log-interval 1 --tensorboard-logdir {{out}}/log",
+    ),
+    f"plot contexts {MODEL} --data {{work}}/bin --word <pad> -o {{out}}/f.png": (
+        f"plot contexts {MODEL} --data {{work}}/bin --word the -o {{out}}/f.png"
+    ),
+    f"plot contexts {MODEL} --word the -o {{out}}/f.png": (
+        f"plot contexts {MODEL} --word the -o {{out}}/f.png --data {{work}}/bin"
+    ),
+    f"plot theta {MODEL} --data {{work}}/bin --word the --word a --label x -o {{out}}/f.png": (
+        f"plot theta {MODEL} --data {{work}}/bin --word the --word a --label x y -o {{out}}/f.png"
+    ),
+    "geometry x.pt": f"plot contexts {MODEL} --data {{work}}/bin --word the -o {{out}}/f.png",
+    f"plot theat {MODEL}": f"plot theta {MODEL} --data {{work}}/bin --word the -o {{out}}/f.png",
+    f"senses {MODEL} --data {{work}}/bin --dict {{work}}/two": MODEL_SENSES,
+    f"senses {MODEL} --dict {{work}}/two --data {{work}}/bin": MODEL_SENSES,
+    f"neighbours {MODEL} --data {{work}}/text": f"neighbours {MODEL} --data {{work}}/bin --least 3",
+    f"neighbours {MODEL} --least 99999": f"neighbours {MODEL} --least 3",
+    f"convert {MODEL}": "convert {work}/softmax.pt -o {out}/k.pt",
+    f"{CONVERT} --total-senses 9": f"{CONVERT} --split train --total-senses 3 --contexts 40",
+    f"{CONVERT} --split nothing": f"{CONVERT} --split train",
+    f"{CONVERT} --valid-split nothing": f"{CONVERT} --valid-split valid",
+    f"{CONVERT} --split blank": f"{CONVERT} --split train",
+    f"{CONVERT} --split empty": f"{CONVERT} --split train",
+    f"{CONVERT} --split test": f"{CONVERT} --split train",
+    "train {work}/no_batch.yaml {work}/bin {out}/save": (
+        f"train {{work}}/no_batch.yaml {SAVE} --max-tokens 400 {DRY}",
+        f"train {{work}}/no_batch.yaml {SAVE} --batch-size 9 {DRY}",
+    ),
+    "train {work}/no_optimizer.yaml {work}/bin {out}/save": (
+        f"train {{work}}/no_optimizer.yaml {SAVE} --optimizer adam --max-update 1"
+    ),
+    "train {work}/no_arch.yaml {work}/bin {out}/save": (
+        f"train {{work}}/no_arch.yaml {SAVE} --arch lstm_kerbs {DRY}",
+        "architectures",
+    ),
+    "train {work}/no_text.yaml {work}/bin {out}/save": f"train {{work}}/extends.yaml {SAVE} {DRY}",
+    f"{WHOLE} --mixture-components 2": f"{WHOLE} {DRY}",
+    f"{WHOLE} --fp16": f"{WHOLE} {DRY}",
+    f"{WHOLE} --optimizer-overrides x": (
+        f"""{WHOLE} --optimizer-overrides '{{{{"lr": 1}}}}' {DRY}"""
+    ),
+    f"{WHOLE} --arch lstm_krebs": f"{WHOLE} --arch lstm_kerbs {DRY}",
+    f"{WHOLE} --lr-sched fixed": f"{WHOLE} --lr-scheduler fixed {DRY}",
+    f"{WHOLE} --train-subset nosuch": f"{WHOLE} --train-subset valid {DRY}",
+    f"{WHOLE} --valid-subset valid,nosuch": (
+        f"{WHOLE} --valid-subset valid,test {DRY}",
+        f"{WHOLE} --valid-subset valid,nosuch --disable-validation {DRY}",
+    ),
+    f"{WHOLE} --source-lang fr": f"{WHOLE} --source-lang de {DRY}",
+    f"{WHOLE} -s en": f"{WHOLE} -s en --target-lang de {DRY}",
+    f"{WHOLE} --restore-file {{work}}/trained": (
+        f"{WHOLE} --restore-file {{work}}/trained/checkpoint_best.pt {DRY}"
+    ),
+    f"{WHOLE} --finetune-from-model {MODEL} --reset-optimizer": (
+        f"{WHOLE} --finetune-from-model {MODEL} {DRY}",
+        f"{WHOLE} --reset-optimizer {DRY}",
+    ),
+    f"{GENERATE} --sampling": (
+        f"{GENERATE} --sampling --beam 1 {DRY}",
+        f"{GENERATE} --sampling --nbest 2",
+    ),
+    f"{GENERATE} --beam 4 --diverse-beam-groups 3": f"{GENERATE} --beam 3 --diverse-beam-groups 3",
+    f"{GENERATE} --min-len 300": f"{GENERATE} --min-len 200 {DRY}",
+    f"{GENERATE} --replace-unk": f"{GENERATE} {DRY}",
+    f"{GENERATE} --constraints": f"{GENERATE} {DRY}",
+    f"{GENERATE} --model-overrides x": f"""{GENERATE} --model-overrides '{{{{"dropout": 0}}}}'""",
+    f"{GENERATE} --gen-subset nosuch": f"{GENERATE} --gen-subset valid {DRY}",
+    f"{GENERATE} --target-lang fr": f"{GENERATE} --target-lang en {DRY}",
+    f"{GENERATE} --path {{work}}/trained": f"{GENERATE} --path {{work}}/trained/checkpoint_best.pt",
+    f"{GENERATE} --reference {{work}}/two": f"{GENERATE} --reference {{work}}/text/test.en",
+    f"{TRANSLATE} --prefix-size 1": f"{GENERATE} --prefix-size 1",
+    f"{TRANSLATE} --quiet": f"{GENERATE} {DRY}",
+    f"{SCORE} {{work}}/two --tokenize none2": f"{SCORE} {{work}}/two --tokenize none",
+    "senses {work} --data {work}/bin": f"{SENSES} {{work}}/model.pt",
+    "senses {work}/softmax.pt --data {work}/bin": (
+        "senses {out}/kerbs.pt --data {work}/bin",
+        "convert {work}/softmax.pt -o {out}/kerbs.pt --data {work}/bin",
+    ),
+    "report {work}/softmax.pt -o {out}/r.html": (
+        "report {out}/kerbs.pt -o {out}/r.html --data {work}/bin",
+        "convert {work}/softmax.pt -o {out}/kerbs.pt --data {work}/bin",
+    ),
+    f"senses {MODEL} --split train": f"senses {MODEL} --split train --data {{work}}/bin",
+    f"senses {MODEL} --seed 2": (
+        f"senses {MODEL} --seed 2 --by-number-of-senses",
+        f"senses {MODEL} --seed 2 --table {{out}}/table.md",
+    ),
+    "plot theta {work}/lin.pt --data {work}/bin --word the -o {out}/f.png": (
+        f"plot theta {MODEL} --data {{work}}/bin --word the -o {{out}}/f.png",
+        "plot usage {work}/lin.pt -o {out}/f.png",
+        "plot contexts {work}/lin.pt --data {work}/bin --word the -o {out}/f.png",
+    ),
+    "convert {work}/softmax.pt -o {out}/k.pt --gap 2": f"{CONVERT} --gap 2",
+    "fairseq-train --store-ema": "fairseq-train",
+    "fairseq-train --mixture-regularization 0.1": "fairseq-train",
+    "fairseq-train --kernel kerbs_released --sense-bias": "fairseq-train --kernel kerbs_released",
+    f"fairseq-train --finetune-from-model {MODEL} --total-senses 2": (
+        f"fairseq-train --finetune-from-model {MODEL} --total-senses 3"
+    ),
+}
+"""What the advice of a misuse leads to. Of several commands, all are followed, the last one first:
+what is to be done before comes last."""
+
+ADVICE = re.compile(
+    r"--[a-z]|fairseq-kerbs |plot |leave|choose one|name a file in|did you mean|name a split|"
+    r"give |add |use ",
+    re.IGNORECASE,
+)
+"""What a remedy names, in the last part of a sentence."""
+ALONE = (
+    # what is wrong, without a remedy besides that
+    "no such option",
+    "must name different sets",
+    "ask for",
+    "does not go with a configuration that has a placement",
+    "none of the systems before the last",
+    "lines have a source",
+    "requires an argument",
+    "does not go with translate, which reads",
+    # a remedy that is another file, of the same kind as the one that is refused
+    "give that of the target language",
+    "give the tokenized text of a split",
+    "give the one of fairseq-preprocess",
+    "give one translation per line",
+    "name a file in it",
+    "give the reference translations",
+    "give the translations of a system",
+    "give one of its languages",
+    "give two",
+)
+BESIDES = {
+    "convert": {"--contexts", "--split"},
+    "generate": {"--output"},
+    "gold-translations": {"--least-share", "--least-count"},
+    "neighbours": {"--least"},
+    "plot theat": {"--data", "--word"},
+    "train": {"--max-update"},
+}
+"""Flags that a followed command needs besides those that the message names."""
+RANGE = re.compile(r"(--\S+) is \S+ but must be within ([\[(])(\S+), (\S+)[)\]]")
 
 
 @pytest.fixture(scope="module")
@@ -222,6 +546,14 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     flags = ("--output-layer", "softmax", "--save-dir", folder / "save")
     tiny_checkpoint.fairseq_train(folder / "bin", *flags)
     (folder / "save" / "checkpoint_last.pt").rename(folder / "softmax.pt")
+    still = ("--kernel", "lin", "--reallocation", "none", "--save-dir", folder / "lin")
+    tiny_checkpoint.fairseq_train(folder / "bin", *still, "--total-senses", 1, "--max-senses", 1)
+    (folder / "lin" / "checkpoint_last.pt").rename(folder / "lin.pt")
+    (folder / "trained").mkdir()
+    shutil.copy(folder / "model.pt", folder / "trained" / "checkpoint_best.pt")
+    record = {"source_lang": "de", "target_lang": "en", "bpe": "none", "escape": False}
+    record |= {"lowercase": False, "source_moses": None, "target_moses": None}
+    (folder / "preparation.json").write_text(json.dumps(record))
     (folder / "uncounted").write_text("".join(f"{line.split()[0]} 0\n" for line in words))
     names = ("senses", "negative", "moved", "stock")
     spoilt = {name: read_checkpoint(folder / "model.pt") for name in names}
@@ -266,12 +598,69 @@ def test_misuse(command: str, named: str, work: Path, out: Path, capsys: Capsys)
     printed = capsys.readouterr().err + sentence
     (line,) = [line for line in printed.splitlines() if "error: " in line]
     assert status == 2
-    assert named in line
+    assert named.replace("{work}", str(work)) in line
     # steps of a preparation that were finished stay; data are not there
     written = {name for name in files_below(out) if not name.startswith("dest/")}
     assert written - {"save/.lock"} == {"file"}
     assert not (out / "dest" / "bin").exists()
     assert files_below(work) == before
+    check_followed(command, line)
+    remedy = re.split(r"[;:] ", line.partition("error: ")[2])[-1]
+    if ADVICE.search(remedy) and not RANGE.search(line) and not any(a in line for a in ALONE):
+        assert command in FOLLOWED, f"follow this advice by a line of FOLLOWED: {remedy}"
+
+
+def flags_in(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text))
+
+
+def check_followed(command: str, message: str) -> None:
+    """A command that follows a message has no flag that the message does not name."""
+    steps = FOLLOWED.get(command, ())
+    for step in [steps] if isinstance(steps, str) else steps:
+        if step.split()[0] == command.split()[0]:
+            besides = [flags for name, flags in BESIDES.items() if command.startswith(name)]
+            named = flags_in(command) | flags_in(message) | {"--dry-run"}
+            assert flags_in(step) <= named.union(*besides), message
+
+
+@pytest.mark.parametrize("command", FOLLOWED, ids=[one[:80] for one in FOLLOWED])
+def test_advice_helps(command: str, work: Path, out: Path, capsys: Capsys) -> None:
+    """The command that follows the advice succeeds."""
+    steps = FOLLOWED[command]
+    for step in reversed([steps] if isinstance(steps, str) else steps):
+        shutil.rmtree(out / "save", ignore_errors=True)
+        status, sentence = run(step, work, out)
+        assert status == 0, step + sentence + capsys.readouterr().err
+
+
+IN_RANGES = [
+    one for one, named in MISUSES if re.match(r"--\S+ is \S+", named) and "fairseq-" not in one
+]
+
+
+@pytest.mark.parametrize("command", IN_RANGES, ids=[one[:80] for one in IN_RANGES])
+def test_a_number_of_the_interval_helps(
+    command: str, work: Path, out: Path, capsys: Capsys
+) -> None:
+    """Its lower end, or where that is outside, a number above."""
+    run(command, work, out)
+    found = RANGE.search(capsys.readouterr().err)
+    if found is None:
+        return  # it is about something else
+    flag, bracket, low, _ = found.groups()
+    number = float(low) + (0 if bracket == "[" else 0.5)
+    text = str(int(number)) if number.is_integer() else str(number)
+    changed = command.replace("translate ", "generate ")
+    status, _ = run(f"{changed} {flag}={text} --dry-run", work, out)
+    assert status == 0, capsys.readouterr().err
+
+
+def test_how_many_messages_advise() -> None:
+    """Counted for the documentation of this table: all that advise are followed."""
+    assert len(MISUSES) >= 199
+    assert len(FOLLOWED) >= 90
+    assert {*FOLLOWED} <= {command for command, _ in MISUSES}
 
 
 def test_the_table_is_about_every_command() -> None:

@@ -1,8 +1,11 @@
 """``fairseq-kerbs train``: its help, and the command that it runs."""
 
+import functools
 import re
 import shlex
 from pathlib import Path
+
+import pytest
 
 from fairseq_kerbs.models.config import FLAGS
 from fairseq_kerbs.utils.processes import find_program
@@ -55,3 +58,25 @@ def test_dry_run_prints_the_command_and_its_sources(tmp_path: Path, capsys: Caps
     assert command.endswith(" --total-senses 2")
     assert command.count("--total-senses ") == 1
     assert kerbs(capsys, "generate", *arguments[1:]).endswith(" > 'save dir/generate-test.txt'\n")
+
+
+@pytest.mark.slow
+def test_what_the_plugin_refuses_in_fairseq_is_status_2(tiny_work: Path, tmp_path: Path) -> None:
+    """Python ends fairseq-train with 1, as for its failures."""
+    config = tmp_path / "tiny.yaml"
+    config.write_text(
+        "train: {arch: lstm_kerbs, hidden-size: 6, embed-dim: 4, criterion: kerbs_cross_entropy, "
+        "optimizer: adam, max-tokens: 400, max-update: 1, cpu: true, num-workers: 0}\n"
+    )
+    command = ["train", config, tiny_work / "bin", tmp_path / "save"]
+    train = functools.partial(run, "fairseq-kerbs", *command)
+    train()
+    before = (tmp_path / "save" / "checkpoint_last.pt").read_bytes()
+    said = train("--max-update", 2, "--kernel", "kerbs_released", status=2)
+    assert "was trained with --kernel kerbs, not kerbs_released: give --kernel kerbs." in said
+    assert "Traceback" not in said
+    assert (tmp_path / "save" / "checkpoint_last.pt").read_bytes() == before
+    train("--max-update", 2, "--kernel", "kerbs")
+    # a failure of fairseq's own stays 1
+    said = train("--max-update", 3, "--optimizer", "lamb", status=1)  # without apex
+    assert "Traceback" in said

@@ -1,6 +1,7 @@
 """A training in three steps: softmax, placement of senses, KerBS."""
 
 import functools
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -74,6 +75,29 @@ def test_one_command_trains_softmax_and_senses(tmp_path: Path, capsys: Capsys) -
         assert f"has 10 updates, but senses are to be placed after {at}" in refused
         placed.unlink(missing_ok=True)
     assert not placed.exists()
+
+
+@pytest.mark.slow
+def test_the_printed_commands_run(tmp_path: Path, capsys: Capsys) -> None:
+    """Two of them as first printed, the last one as printed after these."""
+    data = binarized_corpus(tmp_path / "it's a corpus", {"train": 300, "valid": 20, "test": 6})
+    configuration = tmp_path / "staged.yaml"
+    configuration.write_text(CONFIGURATION)
+    save = tmp_path / "save dir"
+    command = ["train", configuration, data, save, "--lr-scheduler", "inverse_sqrt", "--dry-run"]
+
+    def printed() -> list[list[str]]:
+        lines = kerbs(capsys, *command).splitlines()
+        assert any("--total-senses of the last command" in line for line in lines)
+        return [shlex.split(line) for line in lines if not line.startswith("#")]
+
+    first, second, _ = printed()
+    run("fairseq-train", *first[1:])
+    run("fairseq-kerbs", *second[second.index("fairseq_kerbs.cli") + 1 :])
+    run("fairseq-train", *printed()[-1][1:])
+    last = read_checkpoint(save / "checkpoint_last.pt")
+    assert last["optimizer_history"][-1]["num_updates"] == 15
+    assert last["cfg"]["lr_scheduler"]["_name"] == "inverse_sqrt"
 
 
 def steps_of(training: Training, placement: StagedPlacement) -> tuple[list[str], ...]:

@@ -1,0 +1,349 @@
+"""Checks of the flags that a command of ours passes on to fairseq.
+
+fairseq itself ends with a traceback for most of what is refused here, or goes on without a word: a
+file to restore from that is not there begins a new training, and ``--lr -1`` trains nothing.
+:func:`check_call` runs before the program starts, so a refusal costs no time and changes no file.
+fairseq's own programs are not checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import math
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from fairseq_kerbs.configurations import language_pair, languages_in, splits_in
+from fairseq_kerbs.programs import GENERATE, TRAIN, Call
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import NO_FILE, check_can_write, check_checkpoint, is_remote
+
+LAST = "checkpoint_last.pt"
+
+INTERVALS = {
+    "adam_eps": "(0, inf)",
+    "batch_size": "[1, inf)",
+    "batch_size_valid": "[1, inf)",
+    "beam": "[1, inf)",
+    "clip_norm": "[0, inf)",
+    "label_smoothing": "[0, 1)",
+    "lr": "[0, inf)",
+    "max_len_a": "[0, inf)",
+    "max_tokens": "[1, inf)",
+    "max_tokens_valid": "[1, inf)",
+    "nbest": "[1, inf)",
+    "num_shards": "[1, inf)",
+    "required_batch_size_multiple": "[1, inf)",
+    "required_seq_len_multiple": "[1, inf)",
+    "save_interval": "[1, inf)",
+    "seed": "[0, 4294967295]",  # of numpy
+    "temperature": "(0, inf)",
+    "tokens_per_sample": "[1, inf)",
+    "total_num_update": "[1, inf)",
+    "update_freq": "[1, inf)",
+    "validate_interval": "[1, inf)",
+    "warmup_updates": "[0, inf)",
+    "weight_decay": "[0, inf)",
+}
+"""Values that fairseq can use, where its defaults do not show them. Of other flags, integers whose
+default is not negative must not be negative, and all numbers must be finite."""
+
+_OUTPUTS = ("log_file", "plasma_path", "results_path", "data", "tensorboard_logdir", "save_dir")
+"""Flags whose files are written, or are checked elsewhere."""
+
+_CHECKPOINTS = ("lm_path",)
+"""Flags that name one or several checkpoints, besides those that a training begins with."""
+
+
+def check_call(call: Call, data: str, *, dry_run: bool = False) -> None:
+    """Raise a UserError if fairseq cannot do what the flags of a call say.
+
+    Args:
+        call: the call, as fairseq reads it.
+        data: its folders, separated by ``:``.
+        dry_run: the call is only shown, so it may be incomplete, and data may have no splits yet.
+    """
+    check_flags(call)
+    check_languages(call, data)
+    _check_splits(call, data, shown_only=dry_run)
+    if call.program == TRAIN:
+        _check_beginning(call)
+        if not dry_run:
+            _check_complete(call)
+            _check_precision(call)
+
+
+def check_flags(call: Call) -> None:
+    """Raise a UserError if fairseq cannot use the values of flags, whatever the data are."""
+    _check_ranges(call)
+    _check_literals(call)
+    _check_together(call)
+    _check_files(call)
+
+
+# ------------------------------------------------------------------ numbers
+
+
+def _check_ranges(call: Call) -> None:
+    """Check the numbers that flags give."""
+    checked_later = _own_flags()
+    for name in sorted(call.given - checked_later):
+        action = call.actions.get(name)
+        value = getattr(call.values, name, None)
+        interval = _interval(name, action)
+        for number in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(number, bool) or not isinstance(number, (int, float)):
+                continue
+            if not within(number, interval):
+                raise UserError(
+                    f"{call.flag(name)} is {number}, but must be within {interval}; "
+                    "give another number"
+                )
+
+
+def _own_flags() -> set[str]:
+    """Flags of this package, which :mod:`.models.config` checks in all programs."""
+    import importlib
+
+    config: Any = importlib.import_module("fairseq_kerbs.models.config")
+    kinds = (config.SeparableKerbsConfig, config.RecurrentAttentionConfig)
+    own = {
+        item.name
+        for kind in kinds
+        for item in fields(kind)
+        if item.metadata.get("within") or item.name in ("total_senses", "mixture_tanh_scale")
+    }
+    return own | {"reallocation_at", "composition_passes"}
+
+
+def _interval(name: str, action: argparse.Action | None) -> str:
+    """Interval of a flag's values."""
+    if name in INTERVALS:
+        return INTERVALS[name]
+    if name.endswith("dropout") or "_dropout" in name:
+        return "[0, 1]"
+    if action is not None and action.type is int:
+        default = action.default if isinstance(action.default, int) else 0
+        return "[0, inf)" if default >= 0 else f"[{default}, inf)"
+    return "(-inf, inf)"
+
+
+def within(number: float, interval: str) -> bool:
+    """Tell whether a finite number is in an interval such as ``[0, 1)``."""
+    low, high = map(float, interval[1:-1].split(","))
+    above = number >= low if interval[0] == "[" else number > low
+    below = number <= high if interval[-1] == "]" else number < high
+    return math.isfinite(number) and above and below
+
+
+def _check_literals(call: Call) -> None:
+    """Check flags whose value is a mapping in Python or JSON, as their default shows."""
+    for name in sorted(call.given):
+        action = call.actions.get(name)
+        value = getattr(call.values, name, None)
+        if action is None or action.default != "{}" or not isinstance(value, str):
+            continue
+        if not any(_is_mapping(read, value) for read in (ast.literal_eval, json.loads)):
+            raise UserError(
+                f"{call.flag(name)} {value} is no mapping; write '{{\"name\": value}}', in quotes"
+            )
+
+
+def _is_mapping(read: Callable[[str], Any], text: str) -> bool:
+    try:
+        return isinstance(read(text), dict)
+    except (ValueError, SyntaxError):
+        return False
+
+
+# ------------------------------------------------------------------ flags that go together
+
+
+def _check_together(call: Call) -> None:
+    """Check what fairseq asserts about several flags."""
+    values = vars(call.values)
+    if call.program == GENERATE:
+        beam = values["beam"]
+        nbest = values["nbest"]
+        groups = values["diverse_beam_groups"]
+        if values["sampling"] and nbest != beam:
+            raise UserError(
+                f"--sampling draws --beam hypotheses, of which --nbest {nbest} is not all {beam}; "
+                f"give --beam {nbest}, or --nbest {beam}"
+            )
+        if groups > 0 and beam % groups:
+            raise UserError(
+                f"--diverse-beam-groups {groups} does not divide --beam {beam}; give --beam "
+                f"{groups * max(1, round(beam / groups))}"
+            )
+        if values["replace_unk"] is not None and values["dataset_impl"] != "raw":
+            raise UserError(
+                "--replace-unk reads text and no binarized data, so generate cannot serve it; "
+                "leave it out"
+            )
+        if values["constraints"] is not None:
+            raise UserError(
+                "--constraints reads them beside the text, which only fairseq-interactive does; "
+                "leave it out"
+            )
+        longest = values["max_len_b"]
+        if not values["max_len_a"] and values["min_len"] > longest:
+            raise UserError(
+                f"--min-len {values['min_len']} is more than --max-len-b {longest}; give --min-len "
+                f"{longest}"
+            )
+    elif values.get("finetune_from_model"):
+        resets = ("reset_optimizer", "reset_lr_scheduler", "reset_meters", "reset_dataloader")
+        clash = [name for name in resets if values.get(name)]
+        if values["restore_file"] != LAST:
+            clash.append("restore_file")
+        if clash:
+            raise UserError(
+                f"{call.flag(clash[0])} does not go with --finetune-from-model, which resets all "
+                "of the training; leave one of them out"
+            )
+
+
+def _check_precision(call: Call) -> None:
+    """Refuse --fp16 where there is no GPU for it. fairseq's other precisions need none."""
+    import torch
+
+    values = vars(call.values)
+    if "fp16" not in call.given or values.get("memory_efficient_fp16"):
+        return
+    if values.get("cpu"):
+        raise UserError("--fp16 needs a GPU and does not go with --cpu; leave one of them out")
+    if not torch.cuda.is_available():
+        raise UserError("--fp16 needs a GPU, and there is none; leave it out")
+
+
+def _check_complete(call: Call) -> None:
+    """Check that a training has what fairseq needs and has no default for."""
+    values = vars(call.values)
+    if not values.get("arch"):
+        raise UserError(
+            "no --arch names an architecture; 'fairseq-kerbs architectures' lists them, and the "
+            "configuration toy has one"
+        )
+    if not values.get("optimizer"):
+        raise UserError("no --optimizer is given; add --optimizer adam")
+    if values.get("max_tokens") is None and values.get("batch_size") is None:
+        raise UserError("the size of a batch is missing; give --max-tokens N or --batch-size N")
+
+
+# ------------------------------------------------------------------ files and folders
+
+
+def _check_files(call: Call) -> None:
+    """Check that the files that flags name are there."""
+    for name in sorted(call.given):
+        value = getattr(call.values, name, None)
+        if not isinstance(value, str) or name in (*_OUTPUTS, "path", "restore_file"):
+            continue
+        if name in _CHECKPOINTS:
+            for path in value.split(":"):
+                check_checkpoint(Path(path), call.flag(name))
+            continue
+        is_input = name.endswith(("_path", "_file")) and not is_remote(value)
+        if is_input and not Path(value).exists():
+            raise UserError(f"{call.flag(name)} {value}: there is no such file; name another")
+
+
+def checkpoints_of(call: Call) -> list[Path]:
+    """Files of ``--path``, as fairseq names them."""
+    suffix = call.values.checkpoint_suffix or ""
+    return [Path(path) for path in call.values.path.replace(".pt", f"{suffix}.pt").split(":")]
+
+
+def _check_beginning(call: Call) -> None:
+    """Check the checkpoint that a training begins with, and the folder that it writes to."""
+    values = vars(call.values)
+    suffix = values.get("checkpoint_suffix") or ""
+    restored = values["restore_file"]
+    save_dir = Path(values["save_dir"])
+    if not values.get("no_save"):
+        check_can_write(save_dir, "--save-dir", folder=True)
+    if restored != LAST:
+        if restored != NO_FILE and not is_remote(restored):
+            check_checkpoint(Path(restored.replace(".pt", f"{suffix}.pt")), "--restore-file")
+        return
+    if (save_dir / f"checkpoint_last{suffix}.pt").is_file():
+        return  # with which the training goes on
+    for name in ("continue_once", "finetune_from_model"):
+        file = values.get(name)
+        if file:
+            if not is_remote(file):
+                check_checkpoint(Path(file), call.flag(name))
+            return
+
+
+def check_languages(call: Call, data: str) -> tuple[str, str] | None:
+    """Source and target language of a translation, or None for other tasks and data without names.
+
+    fairseq reads them from the names of files, unless both are given.
+
+    Raises:
+        UserError: a language is not one of the data's, or only one is given, which fairseq ignores.
+    """
+    values = vars(call.values)
+    if "source_lang" not in values or "target_lang" not in values:
+        return None
+    if not _is_translation(str(values.get("task"))):
+        return None
+    given = {name: values[name] for name in ("source_lang", "target_lang") if values[name]}
+    there = languages_in(data)
+    for name, language in given.items():
+        if language not in there:
+            raise UserError(
+                f"{call.flag(name)} {language}: {data} has no dict.{language}.txt; give one of its "
+                f"languages, {' or '.join(there) or 'of which there are none'}"
+            )
+    if len(given) == 2:
+        if values["source_lang"] == values["target_lang"]:
+            raise UserError("--source-lang and --target-lang are one language; give two")
+        return values["source_lang"], values["target_lang"]
+    pair = language_pair(data) if given else None
+    for name, found in zip(("source_lang", "target_lang"), pair or ()):
+        other = {"source_lang": "target_lang", "target_lang": "source_lang"}[name]
+        if name in given and given[name] != found:
+            rest = next(one for one in there if one != given[name])
+            raise UserError(
+                f"{call.flag(name)} {given[name]} is not read alone, and the data are from "
+                f"{' to '.join(pair or ())}; give {call.flag(other)} {rest} as well"
+            )
+    return pair
+
+
+def _is_translation(task: str) -> bool:
+    from fairseq.tasks import TASK_REGISTRY
+    from fairseq.tasks.translation import TranslationTask
+
+    kind = TASK_REGISTRY.get(task)
+    return kind is not None and issubclass(kind, TranslationTask)
+
+
+def _check_splits(call: Call, data: str, *, shown_only: bool) -> None:
+    """Check that the splits are there that are read. A call that is only shown needs none yet."""
+    values = vars(call.values)
+    read = {"gen_subset": True} if call.program == GENERATE else {"train_subset": True}
+    if call.program == TRAIN:
+        read["valid_subset"] = not values.get("disable_validation")
+    folder = Path(data.split(":")[0])
+    there = splits_in(folder)
+    if shown_only and not there:
+        return
+    for name, is_read in read.items():
+        if not is_read:
+            continue
+        subsets = str(values[name])
+        for split in subsets.split(",") if call.program == TRAIN else [subsets]:
+            if split not in there:
+                found = f"give one of {', '.join(there)}" if there else "prepare the data again"
+                without = ", or --disable-validation" if name == "valid_subset" else ""
+                raise UserError(
+                    f"{call.flag(name)} {split}: {folder} has no such split; {found}{without}"
+                )
