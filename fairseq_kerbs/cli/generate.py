@@ -30,7 +30,7 @@ from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, SAFE, find_program, quo
 if TYPE_CHECKING:
     from fairseq_kerbs.configurations import Flags
 
-_BEST = re.compile(r"([HK])-(\d+)\t(?:\S+\t)?(.*)")  # a hypothesis (id, score, text), its senses
+_SENSES = re.compile(r"K-(\d+)\t(.*)")  # of a hypothesis, after it
 
 _NO_ERROR = re.compile(r" \| (INFO|WARNING) \| ")
 
@@ -110,6 +110,7 @@ def generate(
     """
     from fairseq_kerbs.cli.senses import text_with_senses
     from fairseq_kerbs.configurations import language_pair
+    from fairseq_kerbs.data.generated import count_line, sentences_of
     from fairseq_kerbs.data.prepare import target_rules
     from fairseq_kerbs.evaluation import bleu
 
@@ -145,12 +146,15 @@ def generate(
     for checkpoint in planned.checkpoints:
         if not checkpoint.is_file():
             raise UserError(f"no checkpoint {checkpoint}; train first, or name another with --path")
+    sentences = sentences_of(first_data, planned.subset)
     with atomic_write(output) as stream:
         status = run_program(command, stdout=stream)
         if status < 0:
             raise UserError(f"fairseq-generate was ended by signal {-status}")
         if status:
             raise SystemExit(status)  # fairseq-generate has printed why
+        if sentences is not None:  # it shares the place in the file with the program
+            stream.write(count_line(planned.subset, sentences) + "\n")
     if print_senses:
         model = planned.checkpoints[0]
         text = text_with_senses(model, first_data, output, names=True, trust=True)
@@ -253,6 +257,8 @@ def _generated(
 
     Raises SystemExit if it has failed, as it has said.
     """
+    from fairseq_kerbs.data.generated import best, read_generated
+
     output = data / "output"
     log = data / "log"
     command = [sys.executable, *SAFE, "-m", "fairseq_kerbs.cli", "generate", str(config)]
@@ -265,10 +271,13 @@ def _generated(
         errors = (line for line in read_lines(log) if not _NO_ERROR.search(line))
         print(*errors, sep="\n", file=sys.stderr)
         raise SystemExit(status)
-    best: dict[str, dict[int, str]] = {"H": {}, "K": {}}  # the first of each sentence
-    for match in filter(None, map(_BEST.fullmatch, read_lines(output))):
-        best[match[1]].setdefault(int(match[2]), match[3])
-    return best
+    lines = read_lines(output)
+    generated = read_generated(lines, str(output))
+    hypotheses = generated.hypotheses if generated is not None else {}
+    senses: dict[int, str] = {}  # the first of each sentence, as the best hypothesis is
+    for match in filter(None, map(_SENSES.fullmatch, lines)):
+        senses.setdefault(int(match[1]), match[2])
+    return {"H": {number: best(found).text for number, found in hypotheses.items()}, "K": senses}
 
 
 def _say(sentence: str) -> None:
