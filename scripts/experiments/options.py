@@ -29,6 +29,7 @@ import argparse
 import csv
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -39,7 +40,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ _OURS = "--criterion kerbs_cross_entropy"
 _STOCK = "--criterion label_smoothed_cross_entropy"
 _LM = "--task language_modeling --tokens-per-sample 30"
 _DECODE = "--cpu --max-tokens 300 --num-workers 0 --beam 2 --max-len-b 12"
+_ERROR = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception): |fairseq[\w-]*: error: ")
 REGISTRIES = {
     "fairseq-train": ("optimizer", "lr-scheduler"),
     "fairseq-generate": ("tokenizer", "bpe", "scoring"),
@@ -202,6 +204,10 @@ class Row:
     outcome: str
     sentence: str
     logs: Mapping[str, str] = field(default_factory=dict)
+
+    def as_json(self) -> str:
+        """One line, which :func:`read_rows` reads."""
+        return json.dumps(asdict(self), ensure_ascii=False)
 
     def cells(self) -> list[str]:
         """Texts of :data:`COLUMNS`."""
@@ -494,7 +500,9 @@ def _judge(statuses: Sequence[int | None], text: str, done: str, command: str) -
         return Ended("fails", "ended with status 0 without doing its work", log)
     if refusals:
         return Ended("refused", refusals[0].removeprefix("fairseq_kerbs: error: "), log)
-    return Ended("fails", lines[-1] if lines else f"status {statuses}", log)
+    errors = [line for line in lines if _ERROR.match(line)]
+    last = (errors or lines or [f"status {statuses}"])[-1]
+    return Ended("fails", last, log)
 
 
 def judged(case: Case, work: Path) -> Row:
@@ -552,6 +560,8 @@ def prepare(work: Path) -> None:
         impl = f"--dataset-impl {form}"
         _preprocess(work, f"{common} {words} --destdir {work}/pairs/{form} {impl}")
         _preprocess(work, f"{alone} --destdir {work}/lm/{form} {impl}")
+    for split in SPLITS:  # fairseq-preprocess names raw text of a language model otherwise
+        shutil.copy(text / f"{split}.{target}", work / "lm" / "raw" / split)
     _preprocess(work, f"{common} {words} --destdir {work}/pairs/aligned --align-suffix align")
     _preprocess(work, f"{alone} --destdir {work}/lm/mmap")
     _write_huffman(work)
@@ -663,6 +673,17 @@ def warm_up() -> None:
     torch.set_num_threads(1)
 
 
+def read_rows(path: Path) -> dict[Case, Row]:
+    """Rows of an earlier run that need not be tried again: all but failures."""
+    found = {}
+    for line in path.read_text("utf-8").splitlines() if path.is_file() else ():
+        row = json.loads(line)
+        case = Case(**{**row.pop("case"), "company": tuple(json.loads(line)["case"]["company"])})
+        if not row["outcome"].startswith("fails"):
+            found[case] = Row(case, **row)
+    return found
+
+
 def write_table(rows: Sequence[Row], folder: Path) -> None:
     """Write options.csv, and the logs of each program and model."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -703,6 +724,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--model", choices=[*MODELS], action="append", help="one of the models")
     parser.add_argument("--option", action="append", help="one option, without its dashes")
+    parser.add_argument(
+        "--rows",
+        type=Path,
+        metavar="FILE",
+        help="write each row with its logs to FILE. Rows that are there are not tried again, but "
+        "for failures",
+    )
     parser.add_argument("--jobs", type=int, default=1, help="number of tries at a time")
     return parser.parse_args(arguments)
 
@@ -721,14 +749,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for case in all_cases(program.name, model)
         if not args.option or case.option[2:] in args.option
     ]
+    done = read_rows(args.rows) if args.rows is not None else {}
     with tempfile.TemporaryDirectory(prefix="fairseq-kerbs-options-") as temporary:
         work = Path(temporary).resolve()
         prepare(work)
-        rows = []
-        for row in tried(cases, work, args.jobs):
-            rows.append(row)
+        for row in tried([case for case in cases if case not in done], work, args.jobs):
+            done[row.case] = row
             if row.outcome != "works":
                 print(json.dumps(row.cells(), ensure_ascii=False), flush=True)
+            if args.rows is not None:
+                with args.rows.open("a", encoding="utf-8") as stream:
+                    stream.write(row.as_json() + "\n")
+    rows = [done[case] for case in cases]
     write_table(rows, args.folder)
     print("\n".join(counts([row.cells() for row in rows])))
     print(f"{len(rows)} tries in {(time.monotonic() - begin) / 60:.1f} minutes")
