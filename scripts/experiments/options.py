@@ -152,7 +152,7 @@ PROGRAMS = {
         Program(
             "fairseq-validate",
             "validate",
-            "valid on 'valid' subset | loss",
+            " subset | loss ",
             "--cpu --max-tokens 300 --num-workers 0 --no-progress-bar --task translation "
             "--path {checkpoint}",
             ("transformer_kerbs",),
@@ -295,18 +295,26 @@ def values_of(action: Any) -> list[str | None]:
     raise KeyError(f"options.yaml has no value for {name}")
 
 
+def _company(program: str, option: str, value: str | None) -> tuple[tuple[str, ...], str]:
+    """What goes with an option, and the form of data that it needs, "" for the usual one."""
+    settings = SETTINGS["with"]
+    names = (f"{program} {option} {value}", f"{program} {option}", f"{option} {value}", option)
+    found: Any = next((settings[name] for name in names if name in settings), ())
+    data = ""
+    if isinstance(found, dict):
+        data = found["data"]
+        found = found.get("flags", ())
+    return ((found,) if isinstance(found, str) else tuple(found)), data
+
+
 def _cases_of(program: str, model: str, action: Any, before: tuple[str, ...] = ()) -> list[Case]:
     """Cases of one option."""
     name = _long(action)
     distributed = getattr(action.container, "title", "") == "distributed_training"
     cases = []
     for value in values_of(action):
-        company: Any = SETTINGS["with"].get(f"{name} {value}", SETTINGS["with"].get(name, ()))
-        data = ""
-        if isinstance(company, dict):
-            data = company["data"]
-            company = ()
-        listed = [company] if isinstance(company, str) else list(company)
+        company, data = _company(program, name, value)
+        listed = list(company)
         if distributed and name not in ("--distributed-backend",):
             listed = ["--distributed-backend", "gloo", *listed]
         cases.append(
@@ -365,7 +373,8 @@ def all_cases(program: str, model: str) -> list[Case]:
             if _long(action) == "--lr":  # also an option of the program
                 continue
             option = f"--{registry} {choice}"
-            company = (f"--{registry}", choice, *SETTINGS["with"].get(option, ()))
+            more, _ = _company(program, f"--{registry}", choice)
+            company = (f"--{registry}", choice, *more)
             if option in SETTINGS["not_run"]:
                 cases.append(Case(program, model, _long(action), None, company))
             else:
@@ -574,8 +583,12 @@ def prepare(work: Path) -> None:
     for model in MODELS.values():
         for stock in (False, True):
             _train(work, model, stock=stock)
+            saved = work / ("stock" if stock else "ours") / model.name
+            shutil.copy(saved / "checkpoint_last.pt", saved / "checkpoint_last_part.pt")
     shutil.copytree(work / "stock" / "gru_lm_kerbs", work / "language_model")
-    shutil.copy(work / "lm" / "mmap" / "dict.txt", work / "language_model")
+    shutil.copytree(work / "pairs" / "mmap", work / "pairs" / "with_lm")
+    for folder in (work / "language_model", work / "pairs" / "with_lm"):
+        shutil.copy(work / "lm" / "mmap" / "dict.txt", folder)
 
 
 def _write_huffman(work: Path) -> None:
@@ -725,6 +738,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", choices=[*MODELS], action="append", help="one of the models")
     parser.add_argument("--option", action="append", help="one option, without its dashes")
     parser.add_argument(
+        "--every", type=int, default=1, metavar="N", help="try every Nth case alone, as a sample"
+    )
+    parser.add_argument(
         "--rows",
         type=Path,
         metavar="FILE",
@@ -749,6 +765,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for case in all_cases(program.name, model)
         if not args.option or case.option[2:] in args.option
     ]
+    cases = cases[:: args.every]
     done = read_rows(args.rows) if args.rows is not None else {}
     with tempfile.TemporaryDirectory(prefix="fairseq-kerbs-options-") as temporary:
         work = Path(temporary).resolve()

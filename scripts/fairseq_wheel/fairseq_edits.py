@@ -252,6 +252,12 @@ EDITS = [
     Edit(
         "fairseq/utils.py",
         1,
+        r"(?<=elif module_path in )sys\.modules\[module_name\]\.__path__:",
+        'getattr(sys.modules[module_name], "__path__", []):',
+    ),
+    Edit(
+        "fairseq/utils.py",
+        1,
         r"raise ImportError\(\n( *)\"(?=Failed to import --user-dir)",
         r'raise SystemExit(\n\1"fairseq: error: ',
     ),

@@ -31,6 +31,7 @@ from tests.helpers.cli import Patch
 from tests.helpers.commands import ROOT, run_program
 from tests.helpers.release_fixtures import tgz
 
+FAIRSEQ_TRAIN = Path(sys.executable).with_name("fairseq-train")
 WHEEL_FOLDER = ROOT / "scripts" / "fairseq_wheel"
 sys.path.insert(0, str(WHEEL_FOLDER))
 
@@ -168,7 +169,7 @@ def test_words_in_huffmans_code_are_read_again(tmp_path: Path) -> None:
 def test_a_figure_is_an_array_of_colours() -> None:
     """Of --task text_to_speech, for TensorBoard."""
     figure = Figure(figsize=(2, 1), dpi=10, facecolor="red")
-    FigureCanvasAgg(figure)
+    FigureCanvasAgg(figure).draw()
     pixels = save_figure_to_numpy(figure)
     assert (pixels.shape, pixels.dtype.name) == ((10, 20, 3), "uint8")
     assert pixels[0, 0].tolist() == [255, 0, 0]
@@ -176,8 +177,7 @@ def test_a_figure_is_an_array_of_colours() -> None:
 
 def test_checkpoints_are_not_written_asynchronously_in_silence(data: Path, tmp_path: Path) -> None:
     flags = ("--save-async", "--arch", "lstm", "--optimizer", "sgd", "--max-tokens", "100", "--cpu")
-    command = ("fairseq-train", data, *flags)
-    said = run_program(*map(str, command), cwd=tmp_path, status=1)
+    said = run_program(FAIRSEQ_TRAIN, data, *flags, cwd=tmp_path, status=1)
     assert said.splitlines()[-1].startswith("fairseq: error: --write-checkpoints-asynchronously")
     assert "Traceback" not in said
 
@@ -195,7 +195,7 @@ def test_a_folder_that_cannot_be_a_plugin_is_refused(
 ) -> None:
     if "/" not in name:
         (tmp_path / name).mkdir()
-    said = run_program("fairseq-train", "data", "--user-dir", name, cwd=tmp_path, status=1)
+    said = run_program(FAIRSEQ_TRAIN, "data", "--user-dir", name, cwd=tmp_path, status=1)
     assert sentence.format(folder=tmp_path) in said.splitlines()[-1]
     assert said.splitlines()[-1].startswith("fairseq: error: ")
     assert "Traceback" not in said
