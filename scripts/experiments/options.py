@@ -530,6 +530,12 @@ def judged(case: Case, work: Path) -> Row:
     return Row(case, outcome, _plain(ours.sentence, work), logs)
 
 
+def _without_places(log: str) -> str:
+    """A log in which folders of this machine have names of what they are."""
+    log = re.sub(r"/\S*?fairseq-kerbs-options-\w+", "WORK", log)
+    return log.replace(str(ROOT), "CHECKOUT").replace(sys.base_prefix, "PYTHON")
+
+
 def _plain(sentence: str, work: Path) -> str:
     """A sentence without the names of temporary folders."""
     return " ".join(sentence.replace(str(work), "WORK").split())[:300]
@@ -711,7 +717,7 @@ def write_table(rows: Sequence[Row], folder: Path) -> None:
         name = f"{row.case.program}_{row.case.model}.log"
         for model, log in row.logs.items():
             head = f"=== {' '.join(row.case.arguments)} ({model}): {row.outcome}\n"
-            logs.setdefault(name, []).append(f"{head}{log}\n")
+            logs.setdefault(name, []).append(f"{head}{_without_places(log)}\n")
     for name, parts in logs.items():
         (raw / name).write_text("".join(parts), encoding="utf-8")
 
