@@ -229,6 +229,9 @@ def parser_options(program: str, model: str) -> list[Any]:
     """Options of a program for a model, without those of classes that other options choose."""
     from fairseq import options
 
+    import fairseq_kerbs.criterions
+    import fairseq_kerbs.models  # noqa: F401
+
     parsers = {
         "fairseq-train": options.get_training_parser,
         "fairseq-generate": options.get_generation_parser,

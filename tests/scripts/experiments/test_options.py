@@ -29,7 +29,7 @@ def table(path: Path = TABLE) -> list[dict[str, str]]:
 def test_every_option_of_the_parsers_is_in_the_table(program: str, model: str) -> None:
     rows = {row["option"] for row in table() if (row["program"], row["model"]) == (program, model)}
     there = {options._long(action) for action in chosen_options(program, model)}
-    assert there <= rows
+    assert there <= rows, "run scripts/experiments/options.py again"
     named = {case.option for case in options.all_cases(program, model)}
     assert named == rows
 
