@@ -228,7 +228,7 @@ class OutputLayer(nn.Module):
         return nll_with_posteriors(h, self._senses, target, options)
 
     def _check(self, h: Tensor) -> None:
-        if torch.jit.is_tracing():
+        if torch.jit.is_tracing():  # type: ignore[attr-defined]
             raise self._not_scriptable()
         if not h.dim() or h.shape[-1] != self.embed_dim:
             raise ValueError(

@@ -8,7 +8,7 @@ import torch
 from fairseq.models import lstm
 from fairseq.search import DiverseBeamSearch, Sampling
 from fairseq.sequence_generator import SequenceGenerator
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
 from tests.helpers import fairseq_fixtures as tiny
@@ -272,7 +272,7 @@ def test_torch_jit_script_advises_what_works(name: str) -> None:
         torch.jit.script(model)
     batch = batch_of(name)
 
-    def scores(of: nn.Module) -> Tensor:
+    def scores(of: Any) -> Tensor:
         net_output = of(**batch["net_input"])
         found: Tensor = model.get_normalized_probs(net_output, log_probs=True)
         return found
