@@ -91,17 +91,25 @@ def _labels(
 def read_hypotheses(lines: Sequence[str], name: str) -> list[Hypothesis]:
     """Hypotheses of fairseq-generate's output, in order.
 
-    A UserError with the ``name`` of the output is raised if there are none, or they are not tokens.
+    A UserError with the ``name`` of the output is raised if there are none, they are not tokens, or
+    lines of a hypothesis do not follow each other.
     """
     hypotheses = []
     sources = {}
     words = [""]
     tokens = ""
+    current = None  # number of the sentence of the last H line
     for number, match in enumerate(map(_LINE.fullmatch, lines)):
         kind, sentence, text = match.groups() if match else ("", "", "")
+        if kind in ("D", "P") and sentence != current:
+            raise UserError(
+                f"{name}, line {number + 1}: {kind}-{sentence} does not follow its H- line, as in "
+                "sorted output; give fairseq-generate's unchanged output"
+            )
         if kind == "S":
             sources[sentence] = text.split()
         elif kind == "H":
+            current = sentence
             tokens = text.partition("\t")[2]
             words = tokens.split()
         elif kind == "D" and text.partition("\t")[2] != tokens:
@@ -113,6 +121,7 @@ def read_hypotheses(lines: Sequence[str], name: str) -> list[Hypothesis]:
                     "words and the end of the sentence; generate without --remove-bpe"
                 )
             hypotheses.append(Hypothesis(number, sources.get(sentence, []), words))
+            current = None
     if not hypotheses:
         raise UserError(
             f"{name} has no hypotheses with scores (H- and P- lines); give fairseq-generate's "

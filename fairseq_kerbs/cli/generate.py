@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fairseq_kerbs.configurations import Experiment
     from fairseq_kerbs.programs import Call
 
-_BEST = re.compile(r"([HK])-(\d+)\t(?:\S+\t)?(.*)")  # a hypothesis (id, score, text), its senses
+_SENSES = re.compile(r"K-(\d+)\t(.*)")  # of a hypothesis, after it
 
 _JOINING = ("remove-bpe", "post-process")
 """Spellings of the flag that joins subwords."""
@@ -155,6 +155,7 @@ def generate(
     CONFIG. With --print-senses the output stays in subwords.
     """
     from fairseq_kerbs.configurations import language_pair
+    from fairseq_kerbs.data.generated import count_line, sentences_of
     from fairseq_kerbs.data.prepare import target_rules
     from fairseq_kerbs.evaluation import bleu
     from fairseq_kerbs.program_checks import check_call, check_languages
@@ -178,10 +179,13 @@ def generate(
     if dry_run:
         return 0
     check_checkpoints(call)
+    sentences = sentences_of(first_data, call.values.gen_subset)
     with atomic_write(output) as stream:
         status = run_fairseq(command, stdout=stream)
         if status:
             raise SystemExit(status)  # fairseq-generate has printed why
+        if sentences is not None:  # it shares the place in the file with the program
+            stream.write(count_line(call.values.gen_subset, sentences) + "\n")
     if print_senses:
         add_senses(call, first_data, output)
     if reference is not None:
@@ -352,6 +356,8 @@ def _generated(
         ours: arguments that override those of the call.
         print_senses: whether the senses are added.
     """
+    from fairseq_kerbs.data.generated import best, read_generated
+
     output = data / "output"
     log = data / "log"
     command = [find_program(call.program), str(data), *call.arguments[1:], *ours]
@@ -363,10 +369,13 @@ def _generated(
         raise SystemExit(status)
     if print_senses:
         add_senses(call, data, output)
-    best: dict[str, dict[int, str]] = {"H": {}, "K": {}}  # the first of each sentence
-    for match in filter(None, map(_BEST.fullmatch, read_lines(output))):
-        best[match[1]].setdefault(int(match[2]), match[3])
-    return best
+    lines = read_lines(output)
+    generated = read_generated(lines, str(output))
+    hypotheses = generated.hypotheses if generated is not None else {}
+    senses: dict[int, str] = {}  # the first of each sentence, as the best hypothesis is
+    for match in filter(None, map(_SENSES.fullmatch, lines)):
+        senses.setdefault(int(match[1]), match[2])
+    return {"H": {number: best(found).text for number, found in hypotheses.items()}, "K": senses}
 
 
 def _say(sentence: str) -> None:

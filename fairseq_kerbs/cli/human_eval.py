@@ -19,6 +19,7 @@ from fairseq_kerbs.cli.parameters import (
     json_option,
 )
 from fairseq_kerbs.cli.texts import (
+    fill_missing_option,
     generated_language_option,
     read_answers,
     source_language_option,
@@ -60,6 +61,7 @@ def human_eval() -> None:
 @generated_language_option
 @source_language_option
 @click.option("--unescape", is_flag=True, help="undo XML entities in fairseq-generate's output")
+@fill_missing_option
 @click.option(
     "--sheets", type=FILE, metavar="DIR", required=True, help="output folder of the sheets"
 )
@@ -86,6 +88,7 @@ def export(
     lang: str,
     source_lang: str | None,
     unescape: bool,
+    fill_missing: bool,
     sheets: Path,
     key: Path,
     items: int,
@@ -102,7 +105,9 @@ def export(
     """
     from fairseq_kerbs.evaluation.human import DELIMITERS, make_key, sheet_text
 
-    sources, answers = read_answers(source, systems, lang, source_lang, unescape)
+    sources, answers = read_answers(
+        source, systems, lang, source_lang, unescape=unescape, fill=fill_missing
+    )
     drawn = make_key(sources, answers, items=items, raters=raters, seed=seed)
     contents = {
         sheets / f"rater{rater}.csv": sheet_text(drawn, rater, DELIMITERS[delimiter])

@@ -51,12 +51,26 @@ generated_language_option = click.option(
 source_language_option = click.option(
     "--source-lang", metavar="LANG", help="language of fairseq-generate's source [--lang]"
 )
+fill_missing_option = click.option(
+    "--fill-missing",
+    is_flag=True,
+    help="read sentences that fairseq-generate left out as empty lines",
+)
 
 
 def read_answers(
-    source: Path, systems: Sequence[str], lang: str, source_lang: str | None, unescape: bool
+    source: Path,
+    systems: Sequence[str],
+    lang: str,
+    source_lang: str | None,
+    *,
+    unescape: bool,
+    fill: bool,
 ) -> tuple[list[str], dict[str, list[str]]]:
-    """Read sources, and each system's answers by name, from NAME=FILE."""
+    """Read sources, and each system's answers by name, from NAME=FILE.
+
+    With ``fill``, answers that fairseq-generate left out are empty.
+    """
     from fairseq_kerbs.evaluation.texts import read_texts
 
     paths: dict[str, Path] = {}
@@ -67,8 +81,11 @@ def read_answers(
         if name in paths:
             raise UserError(f"--system {name} is there twice; names must differ")
         paths[name] = Path(path)
-    sources = read_texts(source, "S", source_lang or lang, unescape)
-    answers = {name: read_texts(path, "H", lang, unescape) for name, path in paths.items()}
+    sources = read_texts(source, "S", source_lang or lang, unescape, fill=fill)
+    answers = {
+        name: read_texts(path, "H", lang, unescape, sentences=len(sources), fill=fill)
+        for name, path in paths.items()
+    }
     return sources, answers
 
 
@@ -80,18 +97,44 @@ def read_answers(
 @click.argument("path", type=FILE, metavar="[INPUT]", default="-")
 @click.option("--lang", metavar="LANG", required=True, help="language of the text")
 @unescape_option
+@fill_missing_option
+@click.option(
+    "--sentences",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="number of sentences that there should be [that of fairseq-generate's log]",
+)
 @output_option
-def detokenize(path: Path, lang: str, unescape: bool, output: Path | None) -> None:
+def detokenize(
+    path: Path,
+    lang: str,
+    unescape: bool,
+    fill_missing: bool,
+    sentences: int | None,
+    output: Path | None,
+) -> None:
     """Raw text of fairseq-generate's output.
 
     Join subwords and undo Moses tokenization: of fairseq-generate's output (best hypotheses, in the
-    order of the corpus) or of tokenized text. Without INPUT, standard input is read.
+    order of the corpus) or of tokenized text. Line N is sentence N. Without INPUT, standard input
+    is read.
     """
     from fairseq_kerbs.evaluation.texts import detokenize_lines
 
     name = STDIN if str(path) == "-" else str(path)
-    lines = read_lines(name)
-    texts = detokenize_lines(lines, language=lang, name=name, unescape=unescape)
+    texts = detokenize_lines(
+        read_lines(name),
+        language=lang,
+        name=name,
+        unescape=unescape,
+        sentences=sentences,
+        fill=fill_missing,
+    )
+    if sentences is not None and len(texts) != sentences:
+        raise UserError(
+            f"{name} has {len(texts)} sentences, not {sentences} as --sentences says; name another "
+            "file, or give the number of lines of the source text"
+        )
     write_output(output, "".join(text + "\n" for text in texts))
 
 
@@ -141,6 +184,7 @@ def detokenize(path: Path, lang: str, unescape: bool, output: Path | None) -> No
     "--tokenize", metavar="NAME", help="tokenizer of sacreBLEU [by language, usually 13a]"
 )
 @click.option("--unescape", is_flag=True, help="undo XML entities in hypotheses")
+@fill_missing_option
 @click.option(
     "--format",
     "form",
@@ -157,6 +201,7 @@ def score(
     max_ngram_order: int,
     tokenize: str | None,
     unescape: bool,
+    fill_missing: bool,
     form: str,
 ) -> None:
     """Detokenized BLEU, chrF and TER with their signatures.
@@ -168,7 +213,9 @@ def score(
     """
     from fairseq_kerbs.evaluation import bleu
 
-    systems, references = bleu.read_systems(hypotheses, reference, language=lang, unescape=unescape)
+    systems, references = bleu.read_systems(
+        hypotheses, reference, language=lang, unescape=unescape, fill=fill_missing
+    )
     for name, lines in systems.items():
         if not any(line.strip() for line in lines):
             raise UserError(f"{name} has no text to score; give the translations of a system")
@@ -225,6 +272,7 @@ def _print_comparison(
 @generated_language_option
 @source_language_option
 @click.option("--unescape", is_flag=True, help="undo XML entities in fairseq-generate's output")
+@fill_missing_option
 @click.option("--reference", type=FILE, metavar="FILE", help="reference translations")
 @click.option(
     "--choose",
@@ -250,6 +298,7 @@ def show_examples(
     lang: str,
     source_lang: str | None,
     unescape: bool,
+    fill_missing: bool,
     reference: Path | None,
     choose: Literal["differing", "best"],
     number: int,
@@ -266,10 +315,12 @@ def show_examples(
     from fairseq_kerbs.evaluation.examples import as_markdown, as_text, rule_text, side_by_side
     from fairseq_kerbs.evaluation.texts import read_texts
 
-    sources, answers = read_answers(source, systems, lang, source_lang, unescape)
+    sources, answers = read_answers(
+        source, systems, lang, source_lang, unescape=unescape, fill=fill_missing
+    )
     references = None
     if reference is not None:
-        references = read_texts(reference, "T", lang, unescape)
+        references = read_texts(reference, "T", lang, unescape, sentences=len(sources))
     chosen = side_by_side(sources, references, answers, choose, number, seed, baseline)
     rule = rule_text(chosen, len(sources), choose, seed)
     write = as_markdown if form == "markdown" else as_text

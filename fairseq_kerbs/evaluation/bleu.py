@@ -15,7 +15,7 @@ from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
 
 from fairseq_kerbs.data.tokens import composed
-from fairseq_kerbs.evaluation.texts import detokenize_lines
+from fairseq_kerbs.evaluation.texts import detokenize_lines, read_texts
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import check_parallel, read_lines
 
@@ -88,25 +88,41 @@ def corpus_scores(
 
 
 def read_systems(
-    hypotheses: Sequence[Path], references: Sequence[Path], *, language: str, unescape: bool = False
+    hypotheses: Sequence[Path],
+    references: Sequence[Path],
+    *,
+    language: str,
+    unescape: bool = False,
+    fill: bool = False,
 ) -> tuple[dict[str, list[str]], list[list[str]]]:
     """Raw text of hypotheses by file, and of references, all of it :func:`.composed`.
 
-    Hypotheses are fairseq-generate's output, or tokenized text, and references raw text. For
-    ``language`` and ``unescape`` see :func:`.detokenize`. A UserError is raised if a file cannot be
-    read, is empty or incomplete, or named twice, or numbers of lines differ.
+    Hypotheses are fairseq-generate's output, or tokenized text. References are raw text, or the T-
+    lines of such an output. For ``language`` and ``unescape`` see :func:`.detokenize`, for ``fill``
+    :func:`.detokenize_lines`. A UserError is raised if a file cannot be read, is empty or
+    incomplete, or named twice, or numbers of lines differ.
     """
     for flag, paths in (("--hypotheses", hypotheses), ("--reference", references)):
         twice = [path for path in paths if paths.count(path) > 1]
         if twice:
             raise UserError(f"{flag} names {twice[0]} twice; leave one out")
+    loaded = {}
+    for path in references:
+        texts = read_texts(path, "T", language, unescape)
+        loaded[str(path)] = [*map(composed, texts)]
+    sentences = max(map(len, loaded.values()), default=None)
     systems = {}
     for path in hypotheses:
-        lines = read_lines(path)
         name = str(path)
-        raw = detokenize_lines(lines, language=language, name=name, unescape=unescape)
+        raw = detokenize_lines(
+            read_lines(path),
+            language=language,
+            name=name,
+            unescape=unescape,
+            sentences=sentences,
+            fill=fill,
+        )
         systems[name] = [*map(composed, raw)]
-    loaded = {str(path): [*map(composed, read_lines(path))] for path in references}
     for name, lines in loaded.items():
         if not any(line.strip() for line in lines):
             raise UserError(f"{name} has no text to compare with; give the reference translations")

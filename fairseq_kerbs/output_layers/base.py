@@ -228,6 +228,8 @@ class OutputLayer(nn.Module):
         return nll_with_posteriors(h, self._senses, target, options)
 
     def _check(self, h: Tensor) -> None:
+        if torch.jit.is_tracing():  # type: ignore[attr-defined]
+            raise self._not_scriptable()
         if not h.dim() or h.shape[-1] != self.embed_dim:
             raise ValueError(
                 f"`h` has shape {tuple(h.shape)}, but its last dimension must be {self.embed_dim}, "
@@ -347,6 +349,17 @@ class OutputLayer(nn.Module):
         """
         each = self.nll(h, target, reduction="none")
         return OutputAndLoss(-each, each.sum() / target.ne(-100).sum().clamp_min(1))
+
+    def __prepare_scriptable__(self) -> OutputLayer:
+        """Refuse ``torch.jit.script``, which asks every module of a model for this method."""
+        raise self._not_scriptable()
+
+    def _not_scriptable(self) -> TypeError:
+        return TypeError(
+            "torch.jit.script and torch.jit.trace cannot compile a model with "
+            f"{type(self).__name__}, which is Python that reads its kernel and sizes: use "
+            "torch.compile(model)"
+        )
 
     def extra_repr(self) -> str:
         return f"embed_dim={self.embed_dim}, kernel={self.kernel_name}"

@@ -11,7 +11,7 @@ from pathlib import Path
 from textwrap import dedent, indent
 from typing import NamedTuple
 
-VERSION = "0.12.2+kerbs4"  # a local version: `fairseq==0.12.2` is satisfied by it
+VERSION = "0.12.2+kerbs5"  # a local version: `fairseq==0.12.2` is satisfied by it
 
 
 class BuildError(SystemExit):
@@ -107,6 +107,19 @@ _COPY_WHOLE = r"""\1shutil.copyfile(src_path, dst_path + ".tmp")
 \1os.replace(dst_path + ".tmp", dst_path)
 \1return True
 """
+_DOT_IN_NAME = """\
+if "." in module_name:
+    raise SystemExit(
+        f"fairseq: error: --user-dir {module_path}: Python imports no folder with a dot in its "
+        "name; rename it, or give a link to it without one"
+    )
+"""
+_NO_IOPATH = """\
+            raise SystemExit(
+                "fairseq: error: --write-checkpoints-asynchronously needs the package iopath: "
+                "pip install iopath, or leave the flag out"
+            ) from None
+"""
 _PLATEAU = """
     reset = reset_lr_scheduler or reset_optimizer or reset_dataloader
     if extra_state is not None and not reset and trainer.get_num_updates() > 0:
@@ -126,6 +139,23 @@ EDITS = [
     # numpy 1.24 and 2.0 took these names away.
     Edit(_ALL, 4, r"\bnp\.(compat\.long|long|int)\b", "np.int64"),
     Edit(_ALL, 1, r"\bnp\.float\b", "float"),
+    # --num-batch-buckets: numpy 2.4 took the old name of this keyword away.
+    Edit("fairseq/data/data_utils.py", 1, r"\binterpolation=(?=\"lower\")", "method="),
+    # numpy 2.3 reads no bytes with fromstring, and matplotlib 3.10 has no tostring_rgb: the figures
+    # of --task text_to_speech --tensorboard-logdir.
+    Edit(
+        "fairseq/tasks/text_to_speech.py",
+        1,
+        r"np\.fromstring\(fig\.canvas\.tostring_rgb\(\).*\n.*reshape.*\n",
+        "np.array(fig.canvas.buffer_rgba())[..., :3]\n",
+    ),
+    # --dataset-impl huffman: bitarray 3 has no rindex; the last bit that is set, as it returned.
+    Edit(
+        "fairseq/data/huffman/huffman_coder.py",
+        1,
+        r"util\.rindex\(a, 1\)",
+        "len(a) - 1 - a[::-1].index(1)",
+    ),
     # hydra 1.3 has neither `experimental` nor `strict`. version_base="1.1" keeps what fairseq
     # needs: configurations are checked against the schema of the same name, and
     # `fairseq-hydra-train` works inside its output folder. hydra's notices that this will end with
@@ -205,6 +235,32 @@ EDITS = [
         r"(?s)^    assert model is not None, \(.*?\n    \)\n",
         _UNKNOWN_ARCHITECTURE,
     ),
+    # --user-dir: a folder that is not there, one whose name Python takes for a module in a package,
+    # and one named like another module ended in tracebacks.
+    Edit(
+        "fairseq/utils.py",
+        1,
+        r"^( *)raise FileNotFoundError\(module_path\)\n",
+        r'\1raise SystemExit(f"fairseq: error: --user-dir: there is no folder {module_path}")\n',
+    ),
+    Edit(
+        "fairseq/utils.py",
+        1,
+        r"^( *)module_parent, module_name = os\.path\.split\(module_path\)\n",
+        lambda found: found[0] + indent(_DOT_IN_NAME, found[1]),
+    ),
+    Edit(
+        "fairseq/utils.py",
+        1,
+        r"(?<=elif module_path in )sys\.modules\[module_name\]\.__path__:",
+        'getattr(sys.modules[module_name], "__path__", []):',
+    ),
+    Edit(
+        "fairseq/utils.py",
+        1,
+        r"raise ImportError\(\n( *)\"(?=Failed to import --user-dir)",
+        r'raise SystemExit(\n\1"fairseq: error: ',
+    ),
     # --bf16 stood for --tpu, and its library is missing wherever there is none.
     Edit("fairseq/options.py", 1, r"^    if args\.bf16:\n        args\.tpu = True\n", ""),
     # --amp: torch remembers by the object whose gradients it has divided by the scale of the loss;
@@ -228,6 +284,13 @@ EDITS = [
         1,
         r"^( *)return shutil\.copyfile\(src_path, dst_path\)\n",
         _COPY_WHOLE,
+    ),
+    # --write-checkpoints-asynchronously without the package iopath ended with status 0, untrained.
+    Edit(
+        "fairseq_cli/train.py",
+        1,
+        r"(?s) *logging\.exception\(\n *\"Asynchronous checkpoint writing.*?\n {12}return\n",
+        _NO_IOPATH,
     ),
     # --lr-scheduler reduce_lr_on_plateau did not hear of an epoch after which a training ended.
     Edit(

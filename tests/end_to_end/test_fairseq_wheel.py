@@ -10,11 +10,20 @@ from typing import Any
 import pytest
 import torch
 from fairseq import options
+from fairseq.data.data_utils import get_buckets
+from fairseq.data.huffman import (
+    HuffmanCodeBuilder,
+    HuffmanMMapIndexedDataset,
+    HuffmanMMapIndexedDatasetBuilder,
+)
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.optim.amp_optimizer import AMPOptimizer
+from fairseq.tasks.text_to_speech import save_figure_to_numpy
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 from packaging.specifiers import SpecifierSet
 
@@ -22,6 +31,7 @@ from tests.helpers.cli import Patch
 from tests.helpers.commands import ROOT, run_program
 from tests.helpers.release_fixtures import tgz
 
+FAIRSEQ_TRAIN = Path(sys.executable).with_name("fairseq-train")
 WHEEL_FOLDER = ROOT / "scripts" / "fairseq_wheel"
 sys.path.insert(0, str(WHEEL_FOLDER))
 
@@ -136,3 +146,56 @@ def test_a_tpu_is_used_where_it_was_asked_for(flags: str) -> None:
     args = options.parse_args_and_arch(parser, ["DATA", "--arch", "lstm", *flags.split()])
     assert args.bf16
     assert args.tpu == ("--tpu" in flags)
+
+
+def test_lengths_are_divided_into_buckets() -> None:
+    """--num-batch-buckets: percentiles that are lengths of the data."""
+    assert get_buckets([3, 1, 2, 9, 5], 2).tolist() == [3, 9]
+
+
+def test_words_in_huffmans_code_are_read_again(tmp_path: Path) -> None:
+    """--dataset-impl huffman, with padding of every length."""
+    lines = [["a"] * count + ["b", "c"] for count in range(1, 20)]
+    builder = HuffmanCodeBuilder()
+    builder.add_symbols(*(word for line in lines for word in line))
+    prefix = str(tmp_path / "data")
+    with HuffmanMMapIndexedDatasetBuilder(prefix, builder.build_code()) as written:
+        for line in lines:
+            written.add_item(line)
+    data = HuffmanMMapIndexedDataset(prefix)
+    assert [[*data.get_symbols(index)] for index in range(len(data))] == lines
+
+
+def test_a_figure_is_an_array_of_colours() -> None:
+    """Of --task text_to_speech, for TensorBoard."""
+    figure = Figure(figsize=(2, 1), dpi=10, facecolor="red")
+    FigureCanvasAgg(figure).draw()
+    pixels = save_figure_to_numpy(figure)
+    assert (pixels.shape, pixels.dtype.name) == ((10, 20, 3), "uint8")
+    assert pixels[0, 0].tolist() == [255, 0, 0]
+
+
+def test_checkpoints_are_not_written_asynchronously_in_silence(data: Path, tmp_path: Path) -> None:
+    flags = ("--save-async", "--arch", "lstm", "--optimizer", "sgd", "--max-tokens", "100", "--cpu")
+    said = run_program(FAIRSEQ_TRAIN, data, *flags, cwd=tmp_path, status=1)
+    assert said.splitlines()[-1].startswith("fairseq: error: --write-checkpoints-asynchronously")
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("not/there", "there is no folder {folder}/not/there"),
+        ("v1.0", "{folder}/v1.0: Python imports no folder with a dot in its name"),
+        ("argparse", "because the corresponding module name (argparse) is not globally unique"),
+    ],
+)
+def test_a_folder_that_cannot_be_a_plugin_is_refused(
+    name: str, sentence: str, tmp_path: Path
+) -> None:
+    if "/" not in name:
+        (tmp_path / name).mkdir()
+    said = run_program(FAIRSEQ_TRAIN, "data", "--user-dir", name, cwd=tmp_path, status=1)
+    assert sentence.format(folder=tmp_path) in said.splitlines()[-1]
+    assert said.splitlines()[-1].startswith("fairseq: error: ")
+    assert "Traceback" not in said

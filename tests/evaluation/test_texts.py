@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_kerbs.evaluation.texts import detokenize_lines, generated_part, read_texts
+from fairseq_kerbs.evaluation.texts import detokenize_lines, read_texts
 from fairseq_kerbs.utils.errors import UserError
 
 OUTPUT = """\
@@ -38,12 +38,14 @@ def test_detokenized_output(tmp_path: Path) -> None:
     assert (raw(entities), raw(entities, unescape=True)) == (["R &amp; D"], ["R & D"])
 
 
-def test_output_that_cannot_be_scored() -> None:
+def test_output_that_cannot_be_scored(tmp_path: Path) -> None:
     for lines, message in (
         (["H-0\t-1\ta", "H-3\t-1\tb"], "out has no line H-1, and lacks 2 of 4 in total"),
-        (["S-0\tx", "T-0\ty", "H-0\t-1\ta", "D-0\t-1"], "out is truncated: .* is missing"),
+        (["S-0\tx", "T-0\ty", "H-0\t-1\ta", "D-0\t-1"], "out is truncated: line 4 ends before"),
+        (["S-0\tx", "T-0\ty", "H-0\t-1\ta"], "out is truncated: .* is missing"),
     ):
         with pytest.raises(UserError, match=message):
-            generated_part(lines, "H", "out")
-    with pytest.raises(UserError, match="out has no line S-0, and lacks 1 of 1 in total"):
-        generated_part(["H-0\t-1\th0"], "S", "out")
+            detokenize_lines(lines, language="en", name="out")
+    (path := tmp_path / "out").write_text("H-0\t-1\th0\n")
+    with pytest.raises(UserError, match="out has no line S-0, and no other S- lines"):
+        read_texts(path, "S", "en")

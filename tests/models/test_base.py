@@ -8,6 +8,7 @@ import torch
 from fairseq.models import lstm
 from fairseq.search import DiverseBeamSearch, Sampling
 from fairseq.sequence_generator import SequenceGenerator
+from torch import Tensor
 
 from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
 from tests.helpers import fairseq_fixtures as tiny
@@ -262,3 +263,20 @@ def test_attention_of_hypotheses_is_that_of_the_last_pass(passes: int) -> None:
             # [src_len, len]; fairseq leaves out the last step's of hypotheses cut at max_len
             expected = extra["attn"][0][0].t()
             torch.testing.assert_close(hypothesis["attention"], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["transformer", "lstm", "gru_lm", "fairseq_lstm"])
+def test_torch_jit_script_advises_what_works(name: str) -> None:
+    model = make_model(name)
+    with pytest.raises(TypeError, match=r"KerbsOutputLayer, .*: use torch.compile\(model\)"):
+        torch.jit.script(model)
+    batch = batch_of(name)
+
+    def scores(of: Any) -> Tensor:
+        net_output = of(**batch["net_input"])
+        found: Tensor = model.get_normalized_probs(net_output, log_probs=True)
+        return found
+
+    with torch.no_grad():
+        compiled = torch.compile(model, backend="eager")
+        torch.testing.assert_close(scores(compiled), scores(model))

@@ -119,3 +119,21 @@ def test_all_of_a_layer_is_made_on_the_default_device(name: str) -> None:
     with torch.device("meta"):
         layer = make(name)
     assert {parameter.device.type for parameter in layer.parameters()} == {"meta"}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_torch_jit_is_refused_in_one_sentence_and_compile_works(name: str) -> None:
+    """Also in a model of which the layer is a part; torch.compile is what the sentence advises."""
+    layer = make(name).eval()
+    model = nn.ModuleDict({"body": nn.Linear(8, 8), "head": layer})
+    refusal = f"a model with {type(layer).__name__}, .*: use torch.compile"
+    with pytest.raises(TypeError, match=refusal):
+        torch.jit.script(layer)
+    with pytest.raises(TypeError, match=refusal):
+        torch.jit.script(model)
+    h = torch.randn(5, 8)
+    with pytest.raises(TypeError, match=refusal):
+        torch.jit.trace_module(layer, {"log_probs": (h,)})
+    compiled = torch.compile(layer.log_probs, backend="eager")
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(h), layer.log_probs(h))

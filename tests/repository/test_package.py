@@ -2,11 +2,15 @@
 
 import ast
 import re
+import shutil
+import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 import fairseq_kerbs
+from tests.helpers.commands import run_program
 
 
 def test_nothing_of_fairseq_is_changed() -> None:
@@ -37,3 +41,48 @@ def test_the_citation_has_the_version_and_the_paper() -> None:
     assert citation["preferred-citation"]["title"] in (root / "README.md").read_text(
         encoding="utf-8"
     ).replace("{B}ayesian", "Bayesian")
+
+
+FOLDER = Path(fairseq_kerbs.__file__).parent
+TRAIN = (
+    *("--arch", "lstm_kerbs", "--hidden-size", 6, "--embed-dim", 4),
+    *("--criterion", "kerbs_cross_entropy", "--optimizer", "adam", "--max-tokens", 300),
+    *("--max-update", 1, "--no-save", "--cpu", "--num-workers", 0, "--disable-validation"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("link", "my_kerbs"), ("copy", "my-kerbs"), ("copy", "models"), ("link", "lib/fairseq_kerbs")],
+)
+def test_the_folder_of_the_plugin_may_have_another_name(
+    kind: str, name: str, tiny_work: Path, tmp_path: Path
+) -> None:
+    """A link or a copy, with a slash after it; the code that runs is that of the named folder."""
+    named = tmp_path / name
+    named.parent.mkdir(exist_ok=True)
+    if kind == "link":
+        named.symlink_to(FOLDER)
+    else:
+        shutil.copytree(FOLDER, named, ignore=shutil.ignore_patterns("__pycache__"))
+    code = (
+        "import sys, fairseq_cli.train\n"
+        "fairseq_cli.train.cli_main()\n"
+        "import fairseq_kerbs.models\n"
+        "print(fairseq_kerbs.models.__file__)\n"
+    )
+    arguments = (tiny_work / "bin", "--user-dir", f"{name}/", *TRAIN)
+    said = run_program(sys.executable, "-c", code, *arguments, cwd=tmp_path)
+    assert "done training" in said
+    used = Path(said.splitlines()[-1]).resolve().parent.parent
+    assert used == named.resolve()
+
+
+def test_two_plugins_at_a_time_are_refused(tmp_path: Path) -> None:
+    shutil.copytree(FOLDER, tmp_path / "other")
+    code = "import fairseq_kerbs, other"
+    said = run_program(sys.executable, "-c", code, cwd=tmp_path, status=1)
+    assert said.splitlines()[-1].startswith("fairseq_kerbs: error: --user-dir ")
+    assert f"fairseq_kerbs has been imported from {FOLDER}" in said
+    assert "Traceback" not in said
