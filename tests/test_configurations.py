@@ -247,19 +247,19 @@ def test_generation_flags_are_fairseqs_own(data: Path) -> None:
         assert options.parse_args_and_arch(options.get_generation_parser(), arguments).beam == 5
 
 
-@pytest.mark.parametrize(("name", "cards"), [("one_gpu", 1), ("several_gpus", 4)])
-def test_configurations_for_gpus_have_the_papers_batches(name: str, cards: int, data: Path) -> None:
+@pytest.mark.parametrize(("name", "gpus"), [("one_gpu", 1), ("several_gpus", 4)])
+def test_configurations_for_gpus_have_the_papers_batches(name: str, gpus: int, data: Path) -> None:
     train = load_experiment(CONFIGS / f"iwslt16/transformer_{name}.yaml").train
     cfg = convert_namespace_to_omegaconf(parse(train, data))
     assert cfg.common.fp16
-    assert cfg.dataset.batch_size * cards * cfg.optimization.update_freq[0] == 128  # the paper's
-    assert cfg.dataset.max_tokens * cards == 8192
+    assert cfg.dataset.batch_size * gpus * cfg.optimization.update_freq[0] == 128  # the paper's
+    assert cfg.dataset.max_tokens * gpus == 8192
     assert cfg.dataset.num_workers == 4
     assert cfg.distributed_training.ddp_backend == "pytorch_ddp"
     plain = load_experiment(CONFIGS / "iwslt16/transformer_kerbs.yaml").train
     changed = {"fp16", "max-tokens", "batch-size", "update-freq", "num-workers", "ddp-backend"}
     differs = {key for key, value in train.items() if plain.get(key) != value}
-    assert differs == changed - (set() if cards > 1 else {"batch-size", "ddp-backend"})
+    assert differs == changed - (set() if gpus > 1 else {"batch-size", "ddp-backend"})
 
 
 GAO_LAYERS = {
