@@ -25,7 +25,8 @@ from scripts.tables.descriptions import TABLES, load_table, plan_runs
 from tests.helpers.cli import Capsys, Folders, Patch
 from tests.helpers.fairseq_fixtures import dictionary, make_batch, make_text
 
-WORDS, WIDTHS = 40, ("embed-dim", "ffn-embed-dim")
+WORDS = 40
+WIDTHS = ("embed-dim", "ffn-embed-dim")
 # sizes alone: layers, heads and what the configuration is about stay as they are
 SIZES = {
     "transformer": [f"{side}-{name}" for side in ("encoder", "decoder") for name in WIDTHS],
@@ -196,7 +197,8 @@ def data(tmp_path_factory: Folders) -> Path:
 
 
 def parse(train: Flags, data: Path) -> argparse.Namespace:
-    arch, kind = str(train["arch"]), "recurrent"
+    arch = str(train["arch"])
+    kind = "recurrent"
     if arch.startswith("transformer"):
         kind = "transformer_lm" if arch.startswith("transformer_lm") else "transformer"
     elif arch == "fairseq_lstm_lm_kerbs":
@@ -212,8 +214,10 @@ def parse(train: Flags, data: Path) -> argparse.Namespace:
 def test_a_loss_and_its_gradient(train: Flags, data: Path) -> None:
     args = parse(train, data)
     task = tasks.setup_task(args)
-    model, criterion = task.build_model(args), task.build_criterion(args)
-    batch, own = make_batch((5, 3, 6)), getattr(model.decoder, "output", None)
+    model = task.build_model(args)
+    criterion = task.build_criterion(args)
+    batch = make_batch((5, 3, 6))
+    own = getattr(model.decoder, "output", None)
     if args.task == "language_modeling":
         batch = make_text((5, 3, 6), both_sides=getattr(args, "self_target", False))
     layer = model.decoder.output_projection if own is None else own  # fairseq's own model

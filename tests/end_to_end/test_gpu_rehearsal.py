@@ -74,7 +74,8 @@ def ours() -> set[str]:
 
 def test_a_gpu_refuses_what_a_gpu_refuses_and_counts_what_it_is_asked() -> None:
     with RehearsedGpu():
-        x, numbers = torch.ones(3, device=GPU), torch.arange(3)
+        x = torch.ones(3, device=GPU)
+        numbers = torch.arange(3)
         for wrong in (lambda: x + torch.zeros(3), lambda: nn.Linear(3, 2)(x), x.numpy):
             with pytest.raises((RuntimeError, TypeError)):
                 wrong()
@@ -125,7 +126,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 def updates(name: str, flags: dict[str, Any], on: bool) -> tuple[dict[str, Tensor], list[set[str]]]:
     """What six updates make of a model, and where each waited; senses move before 2 and 4."""
     task, model, criterion, optimizer = training(name, **{"reallocation_interval": 2, **flags})
-    results, asked = {}, []
+    results = {}
+    asked = []
     with RehearsedGpu() if on else nullcontext():
         if on:
             model = model.to(GPU)
@@ -184,11 +186,14 @@ def test_a_checkpoint_is_loaded_onto_the_gpu() -> None:
 @pytest.mark.parametrize("name", ["transformer", "lstm", "fairseq_lstm"])
 def test_a_beam_search_finds_the_same_and_waits_once(name: str) -> None:
     def beams(on: bool) -> list[Any]:
-        task, batch = make_task(), make_batch((7, 6, 4))
-        model, found = make_model(name, task), []
+        task = make_task()
+        batch = make_batch((7, 6, 4))
+        model = make_model(name, task)
+        found = []
         with RehearsedGpu() if on else nullcontext():
             if on:
-                model, batch = model.to(GPU), tree_map(on_gpu, batch)
+                model = model.to(GPU)
+                batch = tree_map(on_gpu, batch)
             search = SequenceGenerator([model], task.target_dictionary, beam_size=3, max_len_b=9)
             for round_ in range(2):
                 waits.clear()
@@ -241,11 +246,13 @@ LAYERS: dict[str, Any] = {
 def test_a_layer_computes_the_same(kind: str, dtype: torch.dtype) -> None:
     def results(on: bool) -> list[Tensor]:
         torch.manual_seed(1)
-        layer, h = LAYERS[kind]().to(dtype), torch.randn(30, 8).to(dtype).requires_grad_()
+        layer = LAYERS[kind]().to(dtype)
+        h = torch.randn(30, 8).to(dtype).requires_grad_()
         target = torch.randint(20, (30,))
         with RehearsedGpu() if on else nullcontext():
             if on:
-                layer, target = layer.to(GPU), on_gpu(target)
+                layer = layer.to(GPU)
+                target = on_gpu(target)
                 h = on_gpu(h.detach()).requires_grad_()
             waits.clear()
             found = []
@@ -278,7 +285,8 @@ def test_a_chunk_has_its_share_of_the_memory(monkeypatch: Patch) -> None:
     for compiled, share in ((True, 16), (False, 96)):
         with_memory(monkeypatch, share * 4 * 300 * 640)
         assert [chunk_size(tokens, w, compiled) for tokens in (100, 640, 10_000)] == [128, 640, 640]
-    h, p = on_gpu(torch.empty(25, 3, 8)), on_gpu(torch.empty(25, 3))
+    h = on_gpu(torch.empty(25, 3, 8))
+    p = on_gpu(torch.empty(25, 3))
     with_memory(monkeypatch, 96 * 4 * 3 * 20 * 10)
     with RehearsedGpu():
         parts = _chunks(Mixture(h, on_gpu(torch.empty(20, 8)), p, [], []))

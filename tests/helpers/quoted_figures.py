@@ -95,7 +95,9 @@ def quoted(page: Path) -> list[Figure]:
             plain = re.sub(r"[\[\](),;:|%]+(?=\s|$)|(?<=\s)[\[(]+", " ", plain)
             pairs = re.findall(rf"({NUMBER.pattern})(?: ± ({NUMBER.pattern}))?", plain)
             singles = tuple(text for text, deviation in pairs if not deviation)
-            tables[-1].append([Figure(number, *pair, singles) for pair in pairs])
+            tables[-1].append(
+                [Figure(number, text, deviation, singles) for text, deviation in pairs]
+            )
     found = []
     figures = [figure for rows in tables for row in rows for figure in row]
     numbers = tuple(figure.text for figure in figures)
@@ -266,7 +268,8 @@ class Stored:
         by_place: dict[tuple[Any, ...], dict[str, float]] = defaultdict(dict)
         for folder in folders:
             for place, seed, value in readings(folder):
-                by_place[(folder.name, *place)][seed] = value
+                at = (folder.name, *place)
+                by_place[at][seed] = value
         self.values = sorted(
             {reading.value for folder in folders for reading in readings(folder)}
             | {mean(group.values()) for group in by_place.values()}

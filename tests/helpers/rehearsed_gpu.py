@@ -27,7 +27,8 @@ from fairseq_kerbs.likelihood import custom_operator
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 
 FAIRSEQ = Path(str(fairseq.__file__)).parent
-GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
+GPU = torch.device("cuda", 0)
+CPU = torch.device("cpu")
 
 WAITING = {
     "_local_scalar_dense",
@@ -53,7 +54,8 @@ waits: Counter[str] = Counter()
 def note() -> None:
     """Count a wait for the innermost function of ours or of fairseq's."""
     for frame, _ in traceback.walk_stack(sys._getframe(1)):
-        file, function = Path(frame.f_code.co_filename), frame.f_code.co_name
+        file = Path(frame.f_code.co_filename)
+        function = frame.f_code.co_name
         for folder, start in ((PLUGIN_FOLDER, PLUGIN_FOLDER), (FAIRSEQ, FAIRSEQ.parent)):
             if folder in file.parents and not function.startswith("<"):  # no comprehension
                 waits[f"{file.relative_to(start).as_posix()}:{function}"] += 1
@@ -90,7 +92,8 @@ class GpuTensor(Tensor):
         made.content = content
         return made
 
-    device, is_cuda = property(lambda _: GPU), property(lambda _: True)
+    device = property(lambda _: GPU)
+    is_cuda = property(lambda _: True)
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
@@ -100,7 +103,8 @@ class GpuTensor(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        name, kwargs = func.overloadpacket.__name__, kwargs or {}
+        name = func.overloadpacket.__name__
+        kwargs = kwargs or {}
         given = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
         of_cpu = [value for value in given if not isinstance(value, cls) and value.dim()]
         if name == "_pack_padded_sequence" and isinstance(args[1], cls):
@@ -179,7 +183,8 @@ class RehearsedGpu(TorchFunctionMode):
             self.factories.__exit__(*error)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs, before = dict(kwargs or {}), self.factories.for_gpu
+        kwargs = dict(kwargs or {})
+        before = self.factories.for_gpu
         try:
             if func is Tensor.backward:  # in which Python of ours runs, too
                 self.factories.for_gpu = True
