@@ -25,7 +25,8 @@ from scripts.tables.descriptions import TABLES, load_table, plan_runs
 from tests.helpers.cli import Capsys, Folders, Patch
 from tests.helpers.fairseq_fixtures import dictionary, make_batch, make_text
 
-WORDS, WIDTHS = 40, ("embed-dim", "ffn-embed-dim")
+WORDS = 40
+WIDTHS = ("embed-dim", "ffn-embed-dim")
 # sizes alone: layers, heads and what the configuration is about stay as they are
 SIZES = {
     "transformer": [f"{side}-{name}" for side in ("encoder", "decoder") for name in WIDTHS],
@@ -196,7 +197,8 @@ def data(tmp_path_factory: Folders) -> Path:
 
 
 def parse(train: Flags, data: Path) -> argparse.Namespace:
-    arch, kind = str(train["arch"]), "recurrent"
+    arch = str(train["arch"])
+    kind = "recurrent"
     if arch.startswith("transformer"):
         kind = "transformer_lm" if arch.startswith("transformer_lm") else "transformer"
     elif arch == "fairseq_lstm_lm_kerbs":
@@ -212,8 +214,10 @@ def parse(train: Flags, data: Path) -> argparse.Namespace:
 def test_a_loss_and_its_gradient(train: Flags, data: Path) -> None:
     args = parse(train, data)
     task = tasks.setup_task(args)
-    model, criterion = task.build_model(args), task.build_criterion(args)
-    batch, own = make_batch((5, 3, 6)), getattr(model.decoder, "output", None)
+    model = task.build_model(args)
+    criterion = task.build_criterion(args)
+    batch = make_batch((5, 3, 6))
+    own = getattr(model.decoder, "output", None)
     if args.task == "language_modeling":
         batch = make_text((5, 3, 6), both_sides=getattr(args, "self_target", False))
     layer = model.decoder.output_projection if own is None else own  # fairseq's own model
@@ -247,19 +251,19 @@ def test_generation_flags_are_fairseqs_own(data: Path) -> None:
         assert options.parse_args_and_arch(options.get_generation_parser(), arguments).beam == 5
 
 
-@pytest.mark.parametrize(("name", "cards"), [("one_gpu", 1), ("several_gpus", 4)])
-def test_configurations_for_gpus_have_the_papers_batches(name: str, cards: int, data: Path) -> None:
+@pytest.mark.parametrize(("name", "gpus"), [("one_gpu", 1), ("several_gpus", 4)])
+def test_configurations_for_gpus_have_the_papers_batches(name: str, gpus: int, data: Path) -> None:
     train = load_experiment(CONFIGS / f"iwslt16/transformer_{name}.yaml").train
     cfg = convert_namespace_to_omegaconf(parse(train, data))
     assert cfg.common.fp16
-    assert cfg.dataset.batch_size * cards * cfg.optimization.update_freq[0] == 128  # the paper's
-    assert cfg.dataset.max_tokens * cards == 8192
+    assert cfg.dataset.batch_size * gpus * cfg.optimization.update_freq[0] == 128  # the paper's
+    assert cfg.dataset.max_tokens * gpus == 8192
     assert cfg.dataset.num_workers == 4
     assert cfg.distributed_training.ddp_backend == "pytorch_ddp"
     plain = load_experiment(CONFIGS / "iwslt16/transformer_kerbs.yaml").train
     changed = {"fp16", "max-tokens", "batch-size", "update-freq", "num-workers", "ddp-backend"}
     differs = {key for key, value in train.items() if plain.get(key) != value}
-    assert differs == changed - (set() if cards > 1 else {"batch-size", "ddp-backend"})
+    assert differs == changed - (set() if gpus > 1 else {"batch-size", "ddp-backend"})
 
 
 GAO_LAYERS = {

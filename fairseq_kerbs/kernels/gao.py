@@ -51,12 +51,16 @@ class DistanceKernel(Kernel):
     """Base of kernels f(D) of the squared distance D. All options must be above 0."""
 
     has_theta = False
-    power: float = 2.0
 
     def __post_init__(self) -> None:
         for name in self.options:
             value = getattr(self, name)
             _check(name, value, value > 0.0)
+
+    @property
+    def steep_at_zero(self) -> bool:
+        """Whether f' is unbounded at D = 0. The gradient is then 0 where D is rounding noise."""
+        return False
 
     @abstractmethod
     def of_distance(self, distance: Tensor) -> Tensor:
@@ -64,7 +68,7 @@ class DistanceKernel(Kernel):
 
     @abstractmethod
     def slope(self, distance: Tensor) -> Tensor:
-        """f'(D) for D ≥ 0. Any value at D = 0 if ``power`` < 2, where f' is unbounded."""
+        """f'(D) for D ≥ 0. Any value at D = 0 if :attr:`steep_at_zero`."""
 
     def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
         return self.of_distance(squared_distance(x, h_norm, w_norm))
@@ -72,7 +76,7 @@ class DistanceKernel(Kernel):
     def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
         distance = squared_distance(x, h_norm, w_norm)
         twice = 2.0 * self.slope(distance)
-        if self.power < 2.0:
+        if self.steep_at_zero:
             noise = resolution(h_norm.square() + w_norm.square())
             twice = torch.where(distance > noise, twice, 0.0)
         return Partials(-twice, twice * h_norm, twice * w_norm)
@@ -85,6 +89,10 @@ class LogKernel(DistanceKernel):
 
     name = "log"
     power: float = option(2.0, "p")
+
+    @property
+    def steep_at_zero(self) -> bool:
+        return self.power < 2.0
 
     def of_distance(self, distance: Tensor) -> Tensor:
         # −log(1 + e^z) with z = log |w − h|^p: a high power of a long distance is not made
@@ -104,6 +112,10 @@ class PowerKernel(DistanceKernel):
 
     name = "pow"
     power: float = option(2.0, "p")
+
+    @property
+    def steep_at_zero(self) -> bool:
+        return self.power < 2.0
 
     def of_distance(self, distance: Tensor) -> Tensor:
         return -distance.pow(0.5 * self.power).clamp_max_(LOGIT_LIMIT)

@@ -483,9 +483,10 @@ def kernels_from_flags(args: Any) -> list[Kernel]:
     for option in given:
         readers = list(kernel_options()[option])
         if not set(readers) & set(names):
+            kernels = f"kernel{'s' if len(readers) > 1 else ''} {_enumerate(readers)}"
             raise ValueError(
-                f"{flag(f'kernel_{option}')} is for the kernel {', '.join(readers)} and not read "
-                f"by {reader}: leave it out."
+                f"{flag(f'kernel_{option}')} is for the {kernels}, and is not read by {reader}: "
+                "leave it out."
             )
     read = ({key: given[key] for key in KERNELS[name].options if key in given} for name in names)
     return [build_kernel(name, **options_of) for name, options_of in zip(names, read)]

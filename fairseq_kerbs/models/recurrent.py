@@ -47,7 +47,7 @@ def right_padded(tokens: Tensor, padding_idx: int) -> tuple[Tensor, Tensor | Non
         :func:`at_places`, or None if nothing moved.
     """
     leading = tokens.ne(padding_idx).cumsum(1).eq(0).sum(1, keepdim=True)  # [batch, 1]
-    if not tokens.is_cuda and not leading.any():  # a card would have to be waited for
+    if not tokens.is_cuda and not leading.any():  # the host would wait for a GPU
         return tokens, None
     place = torch.arange(tokens.shape[1], device=tokens.device)
     moved = tokens.gather(1, (place + leading) % tokens.shape[1])
@@ -194,7 +194,7 @@ class RecurrentEncoder(FairseqEncoder):
     ) -> EncoderOut:
         """Encode source tokens [batch, src_len], padded on either side."""
         tokens, places = right_padded(src_tokens, self.padding_idx)
-        # sorted here: pack_padded_sequence would wait for a card three times
+        # sorted here: pack_padded_sequence would wait for a GPU three times
         lengths, order = tokens.ne(self.padding_idx).sum(1).sort(descending=True, stable=True)
         back = order.argsort()
         embedded = self.dropout(self.embed_tokens(tokens[order].t()))  # [src_len, batch, d]

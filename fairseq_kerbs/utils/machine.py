@@ -19,9 +19,9 @@ def describe_machine(device: str) -> dict[str, Any]:
 
     gpu = None
     if device == "cuda":
-        card = torch.cuda.get_device_properties(0)
+        properties = torch.cuda.get_device_properties(0)
         tf32 = torch.backends.cuda.matmul.allow_tf32
-        gpu = {"name": card.name, "memory_bytes": card.total_memory, "tf32": tf32}
+        gpu = {"name": properties.name, "memory_bytes": properties.total_memory, "tf32": tf32}
     model = re.search("^model name.*?: *(.+)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return {
         "cpu": model[1].strip() if model else platform.machine(),

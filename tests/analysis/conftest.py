@@ -49,7 +49,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     languages = ["--source-lang", "de", "--target-lang", "en"]
     prepared = ["--merges", "300", "--dest", str(folder / "data"), "--workers", "1"]
     assert main(["prepare", *splits, *languages, *prepared]) == 0
-    data, models = folder / "data" / "bin", {"kerbs": KERBS, "softmax": "--arch transformer"}
+    data = folder / "data" / "bin"
+    models = {"kerbs": KERBS, "softmax": "--arch transformer"}
     for name, flags in models.items():
         given = [*SIZES.split(), *TRAINING.split(), *commands.USER_DIR, *flags.split()]
         log = commands.run("fairseq-train", data, "--save-dir", folder / name, *given)
@@ -66,7 +67,8 @@ def reported(tmp_path: Path, capsys: Capsys) -> Reported:
     """Runs a command; gives what it prints and writes: a text, JSON, and rows of CSV."""
 
     def run(*command: object) -> tuple[str, Any, list[dict[str, str]]]:
-        json_file, csv_file = tmp_path / "a.json", tmp_path / "a.csv"
+        json_file = tmp_path / "a.json"
+        csv_file = tmp_path / "a.csv"
         text = kerbs(capsys, *command, "--json", json_file, "--csv", csv_file)
         assert f"wrote {json_file}" in text
         assert f"wrote {csv_file}" in text

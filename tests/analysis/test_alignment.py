@@ -38,7 +38,8 @@ def test_causes_are_the_most_probable_ones_of_plain_loops(iterations: int) -> No
     other = [[draw.choice("uvwxyz") for _ in range(draw.randint(0, 5))] for _ in range(60)]
     starts = np.cumsum([0, *map(len, other)])
     start = [starts[line] for line, words in enumerate(text) for _ in words]
-    rows, best = plain_posteriors(text, other, iterations), align(text, other, iterations)
+    rows = plain_posteriors(text, other, iterations)
+    best = align(text, other, iterations)
     found = [0 if cause == NULL else cause - begin + 1 for cause, begin in zip(best, start)]
     chosen = [row[at] for row, at in zip(rows, found, strict=True)]
     assert chosen == pytest.approx([*map(max, rows)])

@@ -19,10 +19,12 @@ from tests.helpers.fairseq_fixtures import make_model
 
 
 def test_comparison_with_gold_senses(trained: Trained, tmp_path: Path, reported: Reported) -> None:
-    text, command = trained.data.parents[1] / "text", ("senses", trained.kerbs, "--data")
+    text = trained.data.parents[1] / "text"
+    command = ("senses", trained.kerbs, "--data")
     flags = [trained.data, "--top", 2, "--split", "train", "--gold", text / "train.senses.tsv"]
     shown, report, _ = reported(*command, *flags)
-    rows, every = report["gold"]["words"], report["gold"]["all"]
+    rows = report["gold"]["words"]
+    every = report["gold"]["all"]
     most = sorted((row["occurrences"] for row in rows.values()), reverse=True)[:2]
     assert [rows[word["word"]]["occurrences"] for word in report["words"]] == most
     true = [sum(s["true_senses"].values()) for w in report["words"] for s in w["senses"]]
@@ -58,7 +60,9 @@ def labelled(induced: list[int], apart: float = 8.0) -> Labelled:
     return Labelled(gold, np.array(induced), points(gold, apart), 2)
 
 
-GOOD, BAD, SINGLE = [0] * 20 + [1] * 12, [1, 0] * 16, [0] * 32
+GOOD = [0] * 20 + [1] * 12
+BAD = [1, 0] * 16
+SINGLE = [0] * 32
 TRAINING = points(np.arange(60) % 2, 8.0, seed=1)
 
 
@@ -66,7 +70,8 @@ def test_what_stands_beside_the_senses() -> None:
     """The senses of "seal" are the gold ones, "spring" has one alone; contexts tell them all."""
     words = {"seal": labelled(GOOD), "spring": labelled([1] * 32)}
     found = compare_with_gold(words, dict.fromkeys(words, TRAINING))
-    seal, spring = found["words"]["seal"], found["words"]["spring"]
+    seal = found["words"]["seal"]
+    spring = found["words"]["spring"]
     assert [seal[f"senses.{name}"] for name in gold_senses.MEASURES] == [1, 1, 1, 1]
     assert [spring[f"senses.{name}"] for name in gold_senses.MEASURES] == [20 / 32, 0, 0, 0]
     assert (seal["senses"], seal["used"], spring["used"]) == (2, 2, 1)
@@ -127,7 +132,8 @@ def test_words_without_two_attested_senses_are_left_out() -> None:
 def test_occurrences_are_found_by_line_place_and_word(capsys: Capsys) -> None:
     layer = make_model("lstm").decoder.output
     first, second, *_ = rows = entries.sense_numbers(layer, 7)
-    seal, capital = 7, 8
+    seal = 7
+    capital = 8
     # lines 0 and 2 of the split; "a" is no word of the gold senses
     tokens = [(0, 0, seal, second), (0, 1, 9, 1), (0, 2, seal, first), (0, 3, seal, first)]
     tokens += [(1, 1, capital, entries.sense_numbers(layer, capital)[0])]
@@ -166,6 +172,7 @@ def test_files_of_another_form_are_refused(tmp_path: Path) -> None:
         (second, "line 2"),
         (again, "line 2: this occurrence has another sense above"),
     ):
-        (path := tmp_path / "gold.tsv").write_text(text)
+        path = tmp_path / "gold.tsv"
+        path.write_text(text)
         with pytest.raises(UserError, match=f"{path}.*{named}"):
             gold_senses.read_gold_senses(path)

@@ -109,7 +109,9 @@ def test_contexts_of_a_causal_model_predict_the_word(folders: dict[str, Path], n
     gpt2 = GPT2LMHeadModel.from_pretrained(folders[name])
     begin = [model.tokenizer.bos_token_id] if name == "gpt2" else []
     for word in WORDS:
-        lines, logits, without = [], [], 0
+        lines = []
+        logits = []
+        without = 0
         for number, line in enumerate(LINES, start=1):
             for match in re.finditer(rf"\b{word}\b", line):  # with case, as the tokenizer
                 tokens = begin + model.tokenizer(line[: match.start()].rstrip())["input_ids"]
@@ -183,7 +185,8 @@ def test_no_line_is_longer_than_the_model(tmp_path: Path) -> None:
 
 
 def test_models_without_a_head_and_decoders(folders: dict[str, Path], tmp_path: Path) -> None:
-    text, masked = folders["text"], load_language_model(folders["bert"])
+    text = folders["text"]
+    masked = load_language_model(folders["bert"])
     kept = find_occurrences(masked, text, ["car"], 9, 1)["car"].kept
     bert = BertModel.from_pretrained(folders["bert"])
     bert.save_pretrained(tmp_path / "bare")
@@ -253,7 +256,8 @@ def test_the_figure_has_principal_components_and_a_colour_a_word(
         distances = (contexts - contexts.mean(0)).square().sum(1)
         variance = distances.mean() / contexts.square().sum(1).mean()
         assert measured["variance"] == pytest.approx(float(variance), rel=1e-5)
-        kept, readable = measured["contexts"], measured["readable"]
+        kept = measured["contexts"]
+        readable = measured["readable"]
         assert re.search(rf"^{row} +{kept} of {readable} +{variance:.1%}$", printed, re.M)
     lines = [int(row["line"]) for row in rows if row["word"] == "vehicle"]
     assert lines == [one.line for one in found["vehicle"].kept]

@@ -21,7 +21,8 @@ def test_all_outputs_name_a_sense_alike(
     trained: Trained, reported: Reported, monkeypatch: Patch, capsys: Capsys
 ) -> None:
     model, task = load_model_and_task(trained.kerbs, trained.data)
-    layer, word = model.decoder.output, task.target_dictionary.index("the")
+    layer = model.decoder.output
+    word = task.target_dictionary.index("the")
     rows = layer.word_of_sense.eq(word).nonzero()[:, 0].tolist()
     rows.sort(key=lambda row: (-layer.usage[row].item(), row))
     assert rows != sorted(rows)  # otherwise nothing is tested
@@ -50,7 +51,8 @@ def test_scores_are_z_scores_of_log_odds(pairs: list[tuple[int, int]]) -> None:
     scores = log_odds(table)
     for row, column in set(pairs):
         a = table[row, column]
-        b, c = table[row].sum() - a, table[:, column].sum() - a
+        b = table[row].sum() - a
+        c = table[:, column].sum() - a
         odds = np.log((a + 0.5) / (b + 0.5)) - np.log((c + 0.5) / (table.sum() - a - b - c + 0.5))
         right = odds / np.sqrt(1 / (a + 0.5) + 1 / (c + 0.5)) if a >= 2 else 0.0
         assert scores[row, column] == pytest.approx(right)
@@ -63,7 +65,9 @@ def bank_text(sides: str, same: bool = False) -> Text:
     """ "the river bank ." and "the money bank ." in turn; rows 40 and 41 are senses of bank, 50 and
     51 senses of dog and of "the", which occur at random."""
     draw = np.random.default_rng(1)
-    lines, source, tokens = [], [], []
+    lines = []
+    source = []
+    tokens = []
     for number in range(4 * LEAST_OCCURRENCES):
         river = number % 2
         lines.append(["the", "river" if river else "money", "bank", ".", "dog"])
@@ -84,7 +88,8 @@ def bank_text(sides: str, same: bool = False) -> Text:
 def test_a_sense_is_named_by_what_it_translates_and_its_neighbours() -> None:
     text = bank_text("two")
     names = SenseNames(text, NAMED)
-    money, river = names.names(4)[40], names.names(4)[41]
+    money = names.names(4)[40]
+    river = names.names(4)[41]
     assert (money.sources, river.sources) == ([("Geldhaus", 80)], [("Ufer", 79)])
     assert (money.neighbours, river.neighbours) == (["money bank"], ["river bank"])
     assert (money.share, money.turn) == (0.5, [])

@@ -241,7 +241,8 @@ def test_similarity_by_vectors(
     """The definition, pair by pair; a bias is no part of a vector."""
     layer = KerbsOutputLayer(6 + biased, 23, 53, biased=biased)
     layer.inventory.usage.copy_(torch.rand(layer.total_senses) ** 4)  # some below a twentieth
-    owners, usage = layer.word_of_sense.tolist(), layer.usage.tolist()
+    owners = layer.word_of_sense.tolist()
+    usage = layer.usage.tolist()
     asked = [n for n in range(4, 23) if n != 11]
     total = {w: sum(u for u, o in zip(usage, owners, strict=True) if o == w) for w in asked}
     senses = [m for m, o in enumerate(owners) if o in total and usage[m] >= 0.05 * total[o]]
@@ -249,7 +250,8 @@ def test_similarity_by_vectors(
     vectors = layer.weight.detach()[senses, :6].double()
     if similarity == "cosine":
         vectors = torch.nn.functional.normalize(vectors - vectors.mean(0))
-    expected, places = np.full((23, 23), -9.0), np.array(owners)[senses]
+    expected = np.full((23, 23), -9.0)
+    places = np.array(owners)[senses]
     np.maximum.at(expected, (places[:, None], places), (vectors @ vectors.T).numpy())
     words = torch.isin(torch.arange(23), torch.tensor(asked))
     monkeypatch.setattr(analysis, "_ROWS", 7)  # several parts
@@ -296,7 +298,8 @@ def test_clusters_are_those_of_average_linkage(seed: int) -> None:
     random = np.random.default_rng(seed)
     matrix = np.where(random.random((24, 24)) < 0.3, random.random((24, 24)), 0.0)
     matrix = np.triu(matrix, 1) + np.triu(matrix, 1).T
-    graph, nearest = sparse.csr_matrix(matrix), [row.max() for row in matrix if row.max() > 0]
+    graph = sparse.csr_matrix(matrix)
+    nearest = [row.max() for row in matrix if row.max() > 0]
     assert analysis.usual_similarity(graph) == np.median(nearest)
     for least, most in ((0.5, 8), (0.1, 4), (0.05, 24)):
         found = sorted(sorted(group) for group in analysis.cluster_words(graph, least, most))

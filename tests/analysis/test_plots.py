@@ -33,7 +33,8 @@ HISTORY = DataFrame(
 
 @pytest.mark.parametrize("kind", ["simple", "epochs", "json", "json epochs"])
 def test_history_from_a_log(tmp_path: Path, kind: str) -> None:
-    lines, name = ["# noise"], "train" if "epochs" in kind else "train_inner"
+    lines = ["# noise"]
+    name = "train" if "epochs" in kind else "train_inner"
     for update, row in HISTORY.iterrows():
         values = {key: f"{value:g}" for key, value in row.dropna().items()}
         values = {"epoch": "1", "loss": "9.8", "lr": "x", "num_updates": str(update), **values}
@@ -47,7 +48,8 @@ def test_history_from_a_log(tmp_path: Path, kind: str) -> None:
             text = json.dumps({f"{start}{key}": value for key, value in values.items()})
         lines.append(f"2026-01-01 | INFO | {name} | {text}")
     lines += ["2026-01-01 | INFO | train_inner | {broken", ""]
-    (log := tmp_path / "train.log").write_text("\n".join(lines))
+    log = tmp_path / "train.log"
+    log.write_text("\n".join(lines))
     assert_frame_equal(plots.read_history(log), HISTORY, check_like=True)
 
 
@@ -72,7 +74,8 @@ def labelled(figure: Any) -> Any:
 
 
 def test_contexts_have_a_mark_for_each_sense(tmp_path: Path, capsys: Capsys) -> None:
-    draw, path = np.random.default_rng(1), tmp_path / "figure.png"
+    draw = np.random.default_rng(1)
+    path = tmp_path / "figure.png"
     plane = Projection(draw.normal(size=(12, 2)), draw.normal(size=(4, 2)), ("first", "second"))
     names = ["Dollar 3", "", "Geld 2\nin US$", ""]
     (axes,) = labelled(plots.plot_contexts("US$", plane, np.array([0, 1, 2] * 4), names)).axes
@@ -90,7 +93,8 @@ def test_contexts_have_a_mark_for_each_sense(tmp_path: Path, capsys: Capsys) -> 
 
 
 def test_theta_frequency_usage_and_history_show_their_data() -> None:
-    theta, shares = [[1.0, -1.0], [0.5]], [[0.75, 0.25], [1.0]]
+    theta = [[1.0, -1.0], [0.5]]
+    shares = [[0.75, 0.25], [1.0]]
     (axes,) = labelled(plots.plot_theta([["a", "$b"]], [theta], [shares])).axes
     drawn = axes.collections
     points = [c.get_offsets().tolist()[0] for c in drawn if c.get_offsets().any()]
@@ -102,7 +106,8 @@ def test_theta_frequency_usage_and_history_show_their_data() -> None:
     (axes,) = labelled(plots.plot_frequency([4, 1, 2, 3], [0, 5, 50, 500])).axes
     (line,) = axes.get_lines()
     np.testing.assert_allclose(line.get_xydata(), [[500, 3.0], [50, 2.0], [5, 1.0]])
-    usage, owners = torch.tensor([0.375, 0.125, 0.0, 0.2]), torch.tensor([0, 0, 1, 2])
+    usage = torch.tensor([0.375, 0.125, 0.0, 0.2])
+    owners = torch.tensor([0, 0, 1, 2])
     whole, within = labelled(plots.plot_usage(usage, owners)).axes
     assert "(1 never used)" in whole.get_title()
     assert sum(bar.get_height() for bar in whole.patches) == 3
@@ -158,7 +163,8 @@ def test_theta_of_sets_of_words(
 
 
 def test_the_commands_draw(trained: Trained, tmp_path: Path, capsys: Capsys) -> None:
-    checkpoint, data = trained.kerbs, ("--data", trained.data)
+    checkpoint = trained.kerbs
+    data = ("--data", trained.data)
     dictionary: Any = ("--dict", trained.data / "dict.en.txt")
     for kind, *flags in (
         ("contexts", checkpoint, *data, "--word", "the"),

@@ -27,7 +27,8 @@ def test_projection_is_that_of_the_covariance() -> None:
     length = np.linalg.norm(contexts, axis=1).mean()
     scaled = senses / np.linalg.norm(senses, axis=1, keepdims=True) * length
     for number in (0, 1):
-        axis, value = axes[:, -1 - number], values[-1 - number]
+        axis = axes[:, -1 - number]
+        value = values[-1 - number]
         assert f"({value / values.sum():.0%}" in plane.axes[number]
         expected = (contexts - contexts.mean(0)) @ axis
         sign = np.sign(plane.contexts[:, number] @ expected)

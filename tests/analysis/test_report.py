@@ -215,7 +215,9 @@ WORDS = dictionary(23)
 
 def test_nearest_senses_are_those_of_a_plain_loop() -> None:
     layer = make_model("lstm").decoder.output
-    owners, asked, ignored = layer.word_of_sense.tolist(), [5, 0, 17, 40], [0, 3]
+    owners = layer.word_of_sense.tolist()
+    asked = [5, 0, 17, 40]
+    ignored = [0, 3]
     for sense, near in zip(asked, nearest_senses(layer, asked, 4, ignored), strict=True):
         logits = kerbs_kernel(layer.weight[sense], layer.weight, layer.theta).tolist()
         others = [m for m, owner in enumerate(owners) if m != sense and owner not in ignored]
@@ -247,7 +249,8 @@ def test_report_counts_senses_and_true_ones() -> None:
 
 
 def test_a_softmax_layer_has_no_word_of_several_senses() -> None:
-    layer, words = SoftmaxOutputLayer(4, 9), dictionary(9)
+    layer = SoftmaxOutputLayer(4, 9)
+    words = dictionary(9)
     report = build_report(None, layer, words, size=ReportSize(nearest=2))
     assert (report["by_number"], report["words"]) == ([5], [])
     (word,) = build_report(None, layer, words, words=["w1"], size=ReportSize(nearest=9))["words"]

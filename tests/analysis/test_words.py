@@ -30,7 +30,8 @@ def names_of(layer: OutputLayer, *numbers: int) -> SenseNames:
 
 def test_senses_by_deciles_of_frequency() -> None:
     """Nine words in four groups of 3, 2, 2 and 2, by counts; the special symbol counts nothing."""
-    counts, numbers = [0, 5, 90, 70, 5, 1, 30, 2, 8, 3], [4, 2, 4, 3, 1, 1, 2, 1, 4, 2]
+    counts = [0, 5, 90, 70, 5, 1, 30, 2, 8, 3]
+    numbers = [4, 2, 4, 3, 1, 1, 2, 1, 4, 2]
     groups = entries.senses_by_frequency(numbers, counts, groups=4)
     right = [(3, 90, 30, 3.0), (2, 8, 5, 3.0), (2, 5, 3, 1.5), (2, 2, 1, 1.0)]
     assert [tuple(group.values()) for group in groups] == right
@@ -89,7 +90,8 @@ def test_the_table_in_markdown_and_as_csv() -> None:
 
 def test_the_command_prints_the_table(trained: Trained, tmp_path: Path, capsys: Capsys) -> None:
     given = ["senses", trained.kerbs, "--data", trained.data, "--words-each", "999", "--table"]
-    file, rows = tmp_path / "table.md", tmp_path / "table.csv"
+    file = tmp_path / "table.md"
+    rows = tmp_path / "table.csv"
     shown = kerbs(capsys, *given, file, "--by-number-of-senses")
     assert file.read_text() in shown
     assert "words in all" not in kerbs(capsys, *given, rows, "--with-pieces")

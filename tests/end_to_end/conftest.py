@@ -15,7 +15,8 @@ Train = Callable[[str], Trained]
 @pytest.fixture(scope="session")
 def parallel_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Binarized parallel text: each target word is its source word in capitals."""
-    folder, lines = tmp_path_factory.mktemp("parallel"), sources()
+    folder = tmp_path_factory.mktemp("parallel")
+    lines = sources()
     splits = {"train": lines[:-40], "valid": lines[-40:-20], "test": lines[-TEST_PAIRS:]}
     for split, part in splits.items():
         write_lines(folder / f"{split}.de", part)

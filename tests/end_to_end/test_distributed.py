@@ -24,13 +24,15 @@ def train_sharded(rank: int, store: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     torch.manual_seed(0)
     net = Model(KerbsOutputLayer(DIM, 50, 110), reduction="mean")
-    twin, mesh = copy.deepcopy(net), init_device_mesh("cpu", (2,))
+    twin = copy.deepcopy(net)
+    mesh = init_device_mesh("cpu", (2,))
     fsdp.fully_shard(net.out, mesh=mesh)
     fsdp.register_fsdp_forward_method(net.out, "nll")
     fsdp.fully_shard(net, mesh=mesh)
     optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (net, twin)]
     for _ in range(3):
-        h, target = torch.randn(20, DIM), torch.randint(0, 50, (20,))
+        h = torch.randn(20, DIM)
+        target = torch.randint(0, 50, (20,))
         for optimizer in optimizers:
             optimizer.zero_grad()
         net(h[rank::2], target[rank::2]).backward()
@@ -53,7 +55,8 @@ def test_sharded_training_equals_training_in_one_process(tmp_path: Path) -> None
 
 
 def test_a_distributed_checkpoint_carries_senses_that_have_moved(tmp_path: Path) -> None:
-    layer, fresh = KerbsOutputLayer(8, 12, 20), KerbsOutputLayer(8, 12, 20)
+    layer = KerbsOutputLayer(8, 12, 20)
+    fresh = KerbsOutputLayer(8, 12, 20)
     layer.nll(torch.randn(40, 8), torch.randint(0, 12, (40,)))
     layer.update_statistics(decay=1e-4)
     assert len(layer.reallocate("paper", ReallocationSettings(log_prob_threshold=-1.0))) > 0

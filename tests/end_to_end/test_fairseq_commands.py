@@ -56,9 +56,11 @@ def test_generate_and_interactive_agree(arch: str, trained: Train, data: Path) -
 
 def test_checkpoint_of_an_unedited_fairseq(trained: Train, data: Path, tmp_path: Path) -> None:
     """It holds copies of the weights of each encoder layer; without them the model is the same."""
-    new, old = trained("transformer").checkpoint, tmp_path / "old.pt"
+    new = trained("transformer").checkpoint
+    old = tmp_path / "old.pt"
     state = torch.load(new, weights_only=False)
-    weights, layer = state["model"], "encoder.layers.0."
+    weights = state["model"]
+    layer = "encoder.layers.0."
     for part in ("weight", "bias"):
         for name in ("self_attn.out_proj", "fc1", "fc2"):
             weights[f"{layer}{name.rpartition('.')[2]}_{part}"] = weights[f"{layer}{name}.{part}"]
@@ -79,7 +81,8 @@ optimization.max_update=2 lr_scheduler=fixed dataset.max_tokens=100 dataset.num_
 
 def test_hydra_train_and_eval_lm(tmp_path: Path) -> None:
     """A model from fairseq's own configuration files; its perplexity is what training validated."""
-    text, splits = tmp_path / "bin", {"train": tiny.sources()[20:], "valid": tiny.sources()[:20]}
+    text = tmp_path / "bin"
+    splits = {"train": tiny.sources()[20:], "valid": tiny.sources()[:20]}
     for split, lines in splits.items():
         tiny.write_lines(tmp_path / split, lines)
     prefixes = [f"--{split}pref={tmp_path / split}" for split in splits]

@@ -81,7 +81,8 @@ def test_edits_are_of_one_version(tmp_path: Path) -> None:
 
 
 def test_a_given_archive_is_checked_and_unpacked(tmp_path: Path, monkeypatch: Patch) -> None:
-    given, content = tmp_path / "mine.tar.gz", tgz({"fairseq-0.12.2/setup.py": b"pass\n"})
+    given = tmp_path / "mine.tar.gz"
+    content = tgz({"fairseq-0.12.2/setup.py": b"pass\n"})
     monkeypatch.setenv("FAIRSEQ_SDIST", str(given))
     with pytest.raises(BuildError, match=r"SDIST names .*mine.tar.gz, which is not a file"):
         fairseq_build.unpacked_source(tmp_path)
@@ -91,7 +92,8 @@ def test_a_given_archive_is_checked_and_unpacked(tmp_path: Path, monkeypatch: Pa
 
 
 def test_a_refused_archive_ends_the_build_with_one_sentence(tmp_path: Path) -> None:
-    (given := tmp_path / "fairseq-0.12.2.tar.gz").write_bytes(b"another")
+    given = tmp_path / "fairseq-0.12.2.tar.gz"
+    given.write_bytes(b"another")
     code = "import fairseq_build; fairseq_build.build_wheel('.')"
     env = {"PYTHONPATH": str(WHEEL_FOLDER), "FAIRSEQ_SDIST": str(given)}
     said = run_program(sys.executable, "-c", code, cwd=tmp_path, status=1, **env)
@@ -111,7 +113,8 @@ def test_nested_pip_is_freed_of_the_outer_build() -> None:
     assert environment["PIP_INDEX_URL"] == kept["UV_DEFAULT_INDEX"]
 
 
-PADDING, WORDS = 1, 7
+PADDING = 1
+WORDS = 7
 
 
 @given(st.data(), st.integers(0, 9), st.integers(1, 4))

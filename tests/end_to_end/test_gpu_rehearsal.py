@@ -1,7 +1,8 @@
-"""Trainings, decoding and layers on a card that is not there, and where they would wait for it.
+"""Trainings, decoding and layers on a GPU that is not there, and where they would wait for it.
 
-On :class:`~tests.helpers.card.Card` all has to give what it gives on the CPU. What this cannot show
-(kernels of CUDA and cuDNN, autocast to float16, compiled code) ``fairseq-kerbs self-check`` does.
+On :class:`~tests.helpers.rehearsed_gpu.RehearsedGpu` all has to give what it gives on the CPU. What
+this cannot show (kernels of CUDA and cuDNN, autocast to float16, compiled code) ``fairseq-kerbs
+self-check`` does.
 """
 
 import json
@@ -27,11 +28,11 @@ from fairseq_kerbs.output_layers import KerbsOutputLayer, MixtureOutputLayer, So
 from fairseq_kerbs.reallocation import clustering
 from scripts.benchmarks.comparison import compare
 from scripts.benchmarks.contestants import entries
-from tests.helpers.card import CARD, Card, on_card, values_of, waits
 from tests.helpers.cli import Patch
 from tests.helpers.commands import USER_DIR, Command, run_together
 from tests.helpers.fairseq_fixtures import make_batch, make_model, make_task, make_text
 from tests.helpers.hook_updates import PlainOptimizer, training
+from tests.helpers.rehearsed_gpu import GPU, RehearsedGpu, on_gpu, values_of, waits
 from tests.helpers.tiny_trainings import FLAGS as TINY
 
 EVERY_UPDATE = {"models/recurrent.py:forward"}  # cuDNN wants lengths on the CPU; so does fairseq
@@ -43,7 +44,7 @@ SELDOM = {
     for file, functions in {
         # the first update: what is logged of moves
         "training/sense_updates": "_reallocate renew summarize",
-        # the first update: the sums go to the card; a new table is checked and made after moves
+        # the first update: the sums go to the GPU; a new table is checked and made after moves
         "senses/inventory": "move build_sense_table",
         "senses/statistics": "pending",
         "output_layers/base": "senses_per_word",
@@ -71,9 +72,10 @@ def ours() -> set[str]:
     return {place for place in waits if not place.startswith(("fairseq/", "elsewhere"))}
 
 
-def test_a_card_refuses_what_a_card_refuses_and_counts_what_it_is_asked() -> None:
-    with Card():
-        x, numbers = torch.ones(3, device=CARD), torch.arange(3)
+def test_a_gpu_refuses_what_a_gpu_refuses_and_counts_what_it_is_asked() -> None:
+    with RehearsedGpu():
+        x = torch.ones(3, device=GPU)
+        numbers = torch.arange(3)
         for wrong in (lambda: x + torch.zeros(3), lambda: nn.Linear(3, 2)(x), x.numpy):
             with pytest.raises((RuntimeError, TypeError)):
                 wrong()
@@ -84,8 +86,8 @@ def test_a_card_refuses_what_a_card_refuses_and_counts_what_it_is_asked() -> Non
             lambda: bool(x.any()),
             lambda: x[numbers],
             lambda: x[x > 0],
-            lambda: numbers.to(CARD),
-            lambda: torch.tensor(1, device=CARD),
+            lambda: numbers.to(GPU),
+            lambda: torch.tensor(1, device=GPU),
             lambda: x.nonzero(),
             lambda: x.new_tensor(1),
             lambda: x[[1]],
@@ -124,17 +126,18 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 def updates(name: str, flags: dict[str, Any], on: bool) -> tuple[dict[str, Tensor], list[set[str]]]:
     """What six updates make of a model, and where each waited; senses move before 2 and 4."""
     task, model, criterion, optimizer = training(name, **{"reallocation_interval": 2, **flags})
-    results, asked = {}, []
-    with Card() if on else nullcontext():
+    results = {}
+    asked = []
+    with RehearsedGpu() if on else nullcontext():
         if on:
-            model = model.to(CARD)
+            model = model.to(GPU)
             optimizer = PlainOptimizer(model)
         for update in range(6):
             sample = (make_text if name.endswith("_lm") else make_batch)((5 + update % 3, 5, 4))
             waits.clear()
             optimizer.optimizer.zero_grad()
             results[f"loss {update}"], *_ = task.train_step(
-                tree_map(on_card, sample) if on else sample, model, criterion, optimizer, update
+                tree_map(on_gpu, sample) if on else sample, model, criterion, optimizer, update
             )
             task.optimizer_step(optimizer, model=model, update_num=update)
             asked.append(ours())
@@ -156,7 +159,7 @@ def test_trainings_are_those_on_the_cpu_and_wait_seldom(name: str, flags: dict[s
     assert set().union(*asked) <= EVERY_UPDATE | SAMPLING | SELDOM
 
 
-def test_a_checkpoint_is_loaded_onto_the_card() -> None:
+def test_a_checkpoint_is_loaded_onto_the_gpu() -> None:
     """A fresh model goes on as the saved one, with its sample of contexts."""
     parts = [training("transformer", **CLUSTERS), training("transformer", **CLUSTERS)]
     for update in range(3):
@@ -164,14 +167,14 @@ def test_a_checkpoint_is_loaded_onto_the_card() -> None:
     state = parts[0][1].state_dict()
     assert state["decoder.output.sample_seen"].any()
     state = {name: value.clone() for name, value in state.items()}
-    with Card():
+    with RehearsedGpu():
         task, model, criterion, _ = parts[1]
-        model = model.to(CARD)
-        model.load_state_dict(tree_map(on_card, state))
+        model = model.to(GPU)
+        model.load_state_dict(tree_map(on_gpu, state))
         layer = model.decoder.output
-        assert {v.device for v in (layer.table.senses, layer.inventory.pending)} == {CARD}
+        assert {v.device for v in (layer.table.senses, layer.inventory.pending)} == {GPU}
         waits.clear()
-        batch = tree_map(on_card, make_batch(seed=2))
+        batch = tree_map(on_gpu, make_batch(seed=2))
         loss, *_ = task.train_step(batch, model, criterion, PlainOptimizer(model), 3)
     assert ours() <= SAMPLING | SELDOM
     expected, *_ = parts[0][0].train_step(make_batch(seed=2), *parts[0][1:], 3)
@@ -183,11 +186,14 @@ def test_a_checkpoint_is_loaded_onto_the_card() -> None:
 @pytest.mark.parametrize("name", ["transformer", "lstm", "fairseq_lstm"])
 def test_a_beam_search_finds_the_same_and_waits_once(name: str) -> None:
     def beams(on: bool) -> list[Any]:
-        task, batch = make_task(), make_batch((7, 6, 4))
-        model, found = make_model(name, task), []
-        with Card() if on else nullcontext():
+        task = make_task()
+        batch = make_batch((7, 6, 4))
+        model = make_model(name, task)
+        found = []
+        with RehearsedGpu() if on else nullcontext():
             if on:
-                model, batch = model.to(CARD), tree_map(on_card, batch)
+                model = model.to(GPU)
+                batch = tree_map(on_gpu, batch)
             search = SequenceGenerator([model], task.target_dictionary, beam_size=3, max_len_b=9)
             for round_ in range(2):
                 waits.clear()
@@ -200,7 +206,7 @@ def test_a_beam_search_finds_the_same_and_waits_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["transformer", "lstm"])
-def test_contexts_for_clusters_are_sampled_on_the_card(name: str, monkeypatch: Patch) -> None:
+def test_contexts_for_clusters_are_sampled_on_the_gpu(name: str, monkeypatch: Patch) -> None:
     """As ``convert`` and ``senses`` do; sample, text and model are on the CPU at the end."""
     batch = {**make_batch((7, 6, 4)), "id": torch.arange(3)}
     monkeypatch.setattr(contexts, "batches", lambda *_, **__: [batch])
@@ -212,7 +218,7 @@ def test_contexts_for_clusters_are_sampled_on_the_card(name: str, monkeypatch: P
         counts = torch.full((len(task.target_dictionary),), 9)
         sample = clustering.ContextSample(counts, dim, 9, 9999)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: on)
-        with Card() if on else nullcontext():
+        with RehearsedGpu() if on else nullcontext():
             loss = contexts.loss_in_bits(model, task, "valid")
             contexts.sample_contexts(model, task, "train", sample)
             text = read_text(model, task, "train", extras=Extras(words=[5, 6, 7], guesses=True))
@@ -240,12 +246,14 @@ LAYERS: dict[str, Any] = {
 def test_a_layer_computes_the_same(kind: str, dtype: torch.dtype) -> None:
     def results(on: bool) -> list[Tensor]:
         torch.manual_seed(1)
-        layer, h = LAYERS[kind]().to(dtype), torch.randn(30, 8).to(dtype).requires_grad_()
+        layer = LAYERS[kind]().to(dtype)
+        h = torch.randn(30, 8).to(dtype).requires_grad_()
         target = torch.randint(20, (30,))
-        with Card() if on else nullcontext():
+        with RehearsedGpu() if on else nullcontext():
             if on:
-                layer, target = layer.to(CARD), on_card(target)
-                h = on_card(h.detach()).requires_grad_()
+                layer = layer.to(GPU)
+                target = on_gpu(target)
+                h = on_gpu(h.detach()).requires_grad_()
             waits.clear()
             found = []
             for reduction in ("sum", "mean", "none"):
@@ -273,41 +281,42 @@ def with_memory(monkeypatch: Patch, memory: int) -> None:
 
 
 def test_a_chunk_has_its_share_of_the_memory(monkeypatch: Patch) -> None:
-    w = on_card(torch.empty(300, 8))
+    w = on_gpu(torch.empty(300, 8))
     for compiled, share in ((True, 16), (False, 96)):
         with_memory(monkeypatch, share * 4 * 300 * 640)
         assert [chunk_size(tokens, w, compiled) for tokens in (100, 640, 10_000)] == [128, 640, 640]
-    h, p = on_card(torch.empty(25, 3, 8)), on_card(torch.empty(25, 3))
+    h = on_gpu(torch.empty(25, 3, 8))
+    p = on_gpu(torch.empty(25, 3))
     with_memory(monkeypatch, 96 * 4 * 3 * 20 * 10)
-    with Card():
-        parts = _chunks(Mixture(h, on_card(torch.empty(20, 8)), p, [], []))
+    with RehearsedGpu():
+        parts = _chunks(Mixture(h, on_gpu(torch.empty(20, 8)), p, [], []))
     assert [len(part.contexts) for part in parts] == [10, 10, 5]
 
 
-def test_the_self_check_computes_on_the_card(monkeypatch: Patch) -> None:
+def test_the_self_check_computes_on_the_gpu(monkeypatch: Patch) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     small = {**self_check.SIZES["small"], "dtype": "float32", "device": "cuda", "seed": 1}
-    with Card():
+    with RehearsedGpu():
         assert self_check._likelihood(small, compiled=False).right
         outcome = self_check._time(small)
     assert "times three products" in outcome.value
 
 
-def test_the_benchmark_of_a_step_computes_on_the_card(monkeypatch: Patch) -> None:
+def test_the_benchmark_of_a_step_computes_on_the_gpu(monkeypatch: Patch) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     model = {"dim": 32, "vocab": 1000, "senses_per_word": 2.0, "ffn": 64, "layers": 2, "heads": 2}
     inputs = {**model, "tokens": 500, "length": 23, "dtype": "float32", "device": "cuda", "seed": 1}
     names = ("kerbs", "softmax")
-    with Card():
+    with RehearsedGpu():
         how: Any = {"repetitions": 2, "device": "cuda", "memory": False}
         result = compare(entries("step", names, inputs), [names], **how)
     assert result["ratios"][0]["median"] > 0
 
 
 def command(data: Path, folder: Path, flags: str, updates: int = 6) -> Command:
-    """A training of fairseq's, on the card unless the flags say ``--cpu``."""
+    """A training of fairseq's, on the GPU unless the flags say ``--cpu``."""
     arguments = [
         data,
         *USER_DIR,
@@ -341,7 +350,7 @@ def command(data: Path, folder: Path, flags: str, updates: int = 6) -> Command:
         folder,
         *flags.split(),
     ]
-    prepare = {"tests.helpers.card:insert": f"{folder}.waits"}
+    prepare = {"tests.helpers.rehearsed_gpu:insert": f"{folder}.waits"}
     return Command("fairseq-train", arguments, prepare={} if "--cpu" in flags else prepare)
 
 
@@ -361,7 +370,7 @@ def trained(folder: Path) -> dict[str, Tensor]:
         ("--bf16", "--bf16 --fp16-no-flatten-grads"),
     ],
 )
-def test_fairseq_trains_on_the_card(flags: str, same: str, data: Path, tmp_path: Path) -> None:
+def test_fairseq_trains_on_the_gpu(flags: str, same: str, data: Path, tmp_path: Path) -> None:
     """Two trainings with moves of senses end with the same parameters."""
     folders = [tmp_path / "first", tmp_path / "second"]
     second = (flags, 3) if same == "resumed" else (same,)

@@ -63,7 +63,8 @@ def test_training_learns_moves_senses_and_tells_tensorboard(work: Path) -> None:
 
 
 def test_translation_gives_bleu_and_a_command_to_paste(work: Path) -> None:
-    output, reference = work / TRANSLATED, ("--reference", work / "text" / "test.en")
+    output = work / TRANSLATED
+    reference = ("--reference", work / "text" / "test.en")
     said = (work / "generate.log").read_text(encoding="utf-8").splitlines()
     assert re.match(r"BLEU\|nrefs:1\|case:mixed\|eff:no\|tok:13a\|.*version:.* = [0-9.]+", said[-1])
     score = run("fairseq-kerbs", "score", "--hypotheses", output, *reference, cwd=work)

@@ -32,7 +32,8 @@ ADAM = (
 
 def make_extreme(state: dict[str, Tensor], scale: float = 1e3) -> None:
     """Steep kernels of both signs, long sense vectors, zero vectors of words and of senses."""
-    weight, theta = state["decoder.output.weight"], state["decoder.output.theta"]
+    weight = state["decoder.output.weight"]
+    theta = state["decoder.output.theta"]
     theta[0::3], theta[1::3] = 50.0, -50.0
     weight[0::5] *= scale
     weight[1::7] = 0.0
@@ -62,7 +63,8 @@ def test_150_updates_from_an_extreme_start(precision: str) -> None:
     criterion = KerbsCrossEntropyCriterion(task, False, 0.1)
     optimizer = PlainOptimizer(model, lr=3e-3)
     (layer,) = kerbs_layers(model)
-    losses, moved = [], 0
+    losses = []
+    moved = 0
     for update in range(150):
         before = layer.inventory.word_of_sense.clone()
         move((task, model, criterion, optimizer), update)
@@ -97,9 +99,11 @@ def test_models_in_low_precision_under_fairseqs_optimizers(
     args = options.parse_args_and_arch(options.get_training_parser(), command)
     optimizer = kind.build_optimizer(convert_namespace_to_omegaconf(args), list(model.parameters()))
     criterion = KerbsCrossEntropyCriterion(task, False, 0.1)
-    moved, update = torch.zeros(layer.total_senses, dtype=torch.bool), 0
+    moved = torch.zeros(layer.total_senses, dtype=torch.bool)
+    update = 0
     for number in range(45):
-        before, weight = layer.inventory.word_of_sense.clone(), layer.weight.detach().clone()
+        before = layer.inventory.word_of_sense.clone()
+        weight = layer.weight.detach().clone()
         move((task, model, criterion, optimizer), update)
         now = layer.inventory.word_of_sense != before
         if now.any():

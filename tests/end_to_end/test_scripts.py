@@ -64,7 +64,8 @@ def test_quickstart_shows_what_matters_and_logs_all(tmp_path: Path) -> None:
     assert logs[1].startswith("much of train\n")
     assert "bat: 3 senses" in logs[2]
 
-    (link := tmp_path / "elsewhere").symlink_to("a checkout/scripts/generate.sh")
+    link = tmp_path / "elsewhere"
+    link.symlink_to("a checkout/scripts/generate.sh")
     assert "BLEU|nrefs:1 = 94.74\n" in run_program("bash", link, cwd=Path("/"))
 
 
@@ -93,7 +94,8 @@ def test_scripts_without_fairseq_say_what_to_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_installed_package_has_the_configurations_and_the_page(tmp_path: Path) -> None:
-    source, installed = tmp_path / "source", tmp_path / "installed"
+    source = tmp_path / "source"
+    installed = tmp_path / "installed"
     source.mkdir()
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)

@@ -103,7 +103,8 @@ def test_equal_scores_are_no_significant_difference() -> None:
     reference = [f"the cat number {number} sat on the mat." for number in range(10, 30)]
     base = [line.replace("cat", "zyx") for line in reference]
     level = [line.replace("cat", "qvw") for line in reference]  # the references have none of these
-    first_half, second_half = [*reference, *base], [*base, *reference]
+    first_half = [*reference, *base]
+    second_half = [*base, *reference]
     for systems, references, expected in (
         ([base, list(base), level, reference], reference, [1, 1, 0]),
         ([first_half, second_half], reference * 2, [1]),

@@ -62,7 +62,8 @@ def test_examples_command(tmp_path: Path, capsys: Capsys) -> None:
         (tmp_path / name).write_text("".join(text + "\n" for text in texts))
     systems = [part for name in SYSTEMS for part in ("--system", f"{name}={tmp_path / name}")]
     files = ["--source", tmp_path / "src", *systems, "--reference", tmp_path / "ref"]
-    command, markdown = ["examples", *files], ["--format", "markdown"]
+    command = ["examples", *files]
+    markdown = ["--format", "markdown"]
     text = kerbs(capsys, *command, "--choose", "best", "--number", 1, *markdown)
     assert text.startswith("1 of 5 lines: the largest gains of kerbs over softmax in sentence chrF")
     assert "| MoS | five of |\n| kerbs | five of them |\n" in text

@@ -51,7 +51,8 @@ def write_sheet(folder: Path, score: str = "") -> tuple[Key, Path]:
     """The sheet of one of two raters, of the texts above, with the same score everywhere."""
     key = make_key(SOURCES, SYSTEMS, items=5, raters=2, seed=1)
     text = human.sheet_text(key, 1).replace(",\r\n", f",{score}\r\n")
-    (path := folder / "r1.csv").write_bytes(text.encode())
+    path = folder / "r1.csv"
+    path.write_bytes(text.encode())
     return key, path
 
 
@@ -98,7 +99,8 @@ _text = st.text(max_size=12) | st.sampled_from(["=1", "-1", *'+@",;#', "[]", "\r
 def test_scores_return_through_any_program(tmp_path_factory: Folders, data: st.DataObject) -> None:
     """Any text, saved again with another delimiter, encoding, line end and order of rows."""
     path = tmp_path_factory.getbasetemp() / "any.csv"
-    lines, names = data.draw(st.integers(1, 5)), ["a", "b", "c"][: data.draw(st.integers(1, 3))]
+    lines = data.draw(st.integers(1, 5))
+    names = ["a", "b", "c"][: data.draw(st.integers(1, 3))]
     systems = {n: [f"{data.draw(_text)} {n}{line}" for line in range(lines)] for n in names}
     sources = [f"{data.draw(_text)} {line}" for line in range(lines)]
     scores = {
@@ -179,9 +181,12 @@ def test_files_that_are_no_sheet_or_no_key(tmp_path: Path) -> None:
 def test_export_and_score_commands(tmp_path: Path, capsys: Capsys) -> None:
     texts = [f"S-{i}\tques@@ tion {i} ?\nH-{i}\t-1\tan@@ swer {i} .\n" for i in range(12)]
     Random(1).shuffle(texts)
-    (generated := tmp_path / "generated").write_text("".join(texts))
-    (raw := tmp_path / "raw").write_text("".join(f"Reply {i}.\n" for i in range(12)))
-    sheets, key = tmp_path / "sheets", tmp_path / "private" / "key.json"
+    generated = tmp_path / "generated"
+    generated.write_text("".join(texts))
+    raw = tmp_path / "raw"
+    raw.write_text("".join(f"Reply {i}.\n" for i in range(12)))
+    sheets = tmp_path / "sheets"
+    key = tmp_path / "private" / "key.json"
     export = ["human-eval", "export", "--source", generated, "--system", f"soft={generated}"]
     export += ["--system", f"kerbs={raw}", "--sheets", sheets, "--key", key]
     export += ["--items", "10", "--delimiter", "semicolon"]
@@ -250,7 +255,8 @@ def test_the_test_is_over_items_and_one_tailed() -> None:
 
 @given(st.data())
 def test_blinding_is_undone_whatever_the_seed_and_the_order_of_sheets(data: st.DataObject) -> None:
-    items, raters = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 4))
+    items = data.draw(st.integers(1, 6))
+    raters = data.draw(st.integers(1, 4))
     score = st.lists(st.integers(0, 2), min_size=raters, max_size=raters)
     names = ("a", "b", "c", "d")[: data.draw(st.integers(1, 4))]
     scores = {name: data.draw(st.lists(score, min_size=items, max_size=items)) for name in names}

@@ -26,7 +26,8 @@ Generate test with beam=5: BLEU4 = 12.00
 
 
 def test_detokenized_output(tmp_path: Path) -> None:
-    (path := tmp_path / "out").write_text(OUTPUT)
+    path = tmp_path / "out"
+    path.write_text(OUTPUT)
     assert read_texts(path, "S", "de") == ["Hallo!", "", "Das ist gut."]
     assert read_texts(path, "T", "en") == ["Hey!", "", "This is fine."]
     raw = partial(detokenize_lines, language="en", name="out")

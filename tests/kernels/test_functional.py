@@ -31,6 +31,7 @@ def test_logits_are_as_wide_as_the_inputs_and_at_least_float32(name: str) -> Non
     assert kernel_logits(h.half(), w.half(), theta.half(), kernel).dtype == torch.float32
     for wide in ((h.double(), w, theta), (h, w.double(), theta), (h, w, theta.double())):
         assert kernel_logits(*wide, kernel).dtype == torch.float64
+        assert kerbs_kernel(*wide).dtype == torch.float64
 
 
 @pytest.mark.parametrize("name", sorted(KERNELS))

@@ -71,8 +71,8 @@ def counters(monkeypatch: Patch) -> Any:
     monkeypatch.setattr(compilation, "_compiled", compiled)
     monkeypatch.setenv(compilation.SWITCH, "1")
     monkeypatch.setattr(torch, "_assert_async", lambda *_: None)
-    card = SimpleNamespace(total_memory=80 << 30)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
+    gpu = SimpleNamespace(total_memory=80 << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
     monkeypatch.setattr(Tensor, "is_cuda", property(lambda _: True))
     return counted
 

@@ -70,7 +70,8 @@ def test_values_and_all_gradients(attention: str, dtype: torch.dtype, mask: str)
     read, weights = module(state, module.keys(outputs), outputs, padding.t())
 
     named: dict[str, Tensor] = dict(module.named_parameters())
-    expected_reads, expected_weights = [], []
+    expected_reads = []
+    expected_weights = []
     for row in range(3):
         places = [j for j in range(5) if not padding[row, j]]
         reference = attention_reference.READS[attention]
@@ -83,7 +84,8 @@ def test_values_and_all_gradients(attention: str, dtype: torch.dtype, mask: str)
     assert_close(weights, torch.stack(expected_weights), attention)
     assert weights[padding].eq(0).all()
 
-    of_reads, of_weights = torch.randn(3, 6, dtype=dtype), torch.randn(3, 5, dtype=dtype)
+    of_reads = torch.randn(3, 6, dtype=dtype)
+    of_weights = torch.randn(3, 5, dtype=dtype)
     leaves = {"state": state, "outputs": outputs, **named}
     ours_total = (read * of_reads).sum() + (weights * of_weights).sum()
     their_total = (torch.stack(expected_reads) * of_reads).sum()
@@ -114,7 +116,8 @@ def test_bahdanau_by_hand() -> None:
 
 def test_gradients_by_differences() -> None:
     torch.manual_seed(1)
-    module, layer = BahdanauAttention(4).double(), Maxout(4, 3).double()
+    module = BahdanauAttention(4).double()
+    layer = Maxout(4, 3).double()
     padding = torch.tensor([[True, False], [False, False], [False, True]])
     state = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)
     outputs = torch.randn(3, 2, 4, dtype=torch.float64, requires_grad=True)
@@ -131,7 +134,8 @@ def test_gradients_by_differences() -> None:
 @PRECISIONS
 def test_maxout_takes_the_greater_of_two_units(dtype: torch.dtype) -> None:
     torch.manual_seed(1)
-    layer, x = Maxout(5, 4).to(dtype), torch.randn(2, 3, 5, dtype=dtype, requires_grad=True)
+    layer = Maxout(5, 4).to(dtype)
+    x = torch.randn(2, 3, 5, dtype=dtype, requires_grad=True)
     leaves = [x, layer.linear.weight, layer.linear.bias]
     found = layer(x)
     rows = [attention_reference.maxout(row, *leaves[1:]) for row in x.flatten(0, 1)]
@@ -159,7 +163,8 @@ EVERY = pytest.mark.parametrize(("name", "attention", "layers"), MODELS)
 def encode(model: Any, source: Tensor) -> tuple[list[Tensor], list[tuple[Tensor, ...]]]:
     """Outputs [hidden] of every position of one sentence, and states [1, hidden] of every layer, by
     torch's own bidirectional LSTM or GRU, which never sees padding."""
-    encoder, words = model.encoder, source[source.ne(PADDING)]
+    encoder = model.encoder
+    words = source[source.ne(PADDING)]
     outputs, final = encoder.rnn(encoder.embed_tokens(words).unsqueeze(1))
     finals = final if isinstance(final, tuple) else (final,)
     states = []
@@ -189,7 +194,8 @@ def recursion(model: Any, attention: str, source: Tensor, words: Tensor) -> tupl
     outputs, states = encode(model, source)
     context: Tensor | None = None
     fed = torch.zeros_like(states[0][0])
-    contexts, alphas = [], []
+    contexts = []
+    alphas = []
     for word in words.unsqueeze(1):
         embedded = embed(word, context)  # [1, e]
         if attention == "bahdanau":
@@ -247,7 +253,8 @@ def test_steps_with_a_reordered_beam_are_teacher_forcing(
     name: str, attention: str, layers: int
 ) -> None:
     """Sources differ, so that a part of the memory that stays behind is seen."""
-    model, batch = attentive_model(name, attention, layers), tiny.make_batch((6, 6, 6))
+    model = attentive_model(name, attention, layers)
+    batch = tiny.make_batch((6, 6, 6))
     with torch.no_grad():
         expected = tiny.teacher_forced(model, batch)
         for reorder_at in (-1, 1, 3):
@@ -272,7 +279,8 @@ def test_a_sentence_alone_has_the_scores_that_it_has_in_a_batch(
 
 
 def test_keys_are_computed_once_a_sentence() -> None:
-    model, batch = make_model("lstm"), tiny.make_batch()
+    model = make_model("lstm")
+    batch = tiny.make_batch()
     rows: list[int] = []
     projection = model.decoder.attention.key_proj
     projection.register_forward_hook(lambda *called: rows.append(called[2].shape[0]))
@@ -305,7 +313,8 @@ def test_the_attention_before_the_step_reads_the_state_before_it(name: str) -> N
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_near_float32(attention: str, dtype: torch.dtype) -> None:
     """As autocast of --amp has it; weights still sum to 1, and gradients are finite."""
-    model, batch = make_model("lstm", attention=attention, spread=1.0), tiny.make_batch()
+    model = make_model("lstm", attention=attention, spread=1.0)
+    batch = tiny.make_batch()
     expected, exact = model(**batch["net_input"])
     with torch.autocast("cpu", dtype):
         features, extra = model(**batch["net_input"])
@@ -356,7 +365,8 @@ def test_a_wrong_attention_and_one_that_is_not_read_are_refused(
 
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_a_checkpoint_of_another_attention_is_refused(name: str) -> None:
-    saved, other = make_model(name), make_model(name, attention="luong")
+    saved = make_model(name)
+    other = make_model(name, attention="luong")
     for one, two in ((saved, other), (other, saved)):
         with pytest.raises(SystemExit, match=r"--attention .*bahdanau or luong") as ended:
             one.load_state_dict(two.state_dict())

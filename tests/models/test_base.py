@@ -82,13 +82,15 @@ def test_composition_reaches_the_scores(name: str) -> None:
 @pytest.mark.parametrize("name", ["transformer", "transformer_lm"])
 def test_enough_passes_are_the_sequential_recursion(name: str) -> None:
     """Pass k is exact at the first k positions; decoding step by step is the recursion of Eq. 6."""
-    model, batch = make_model(name), batch_of(name)
+    model = make_model(name)
+    batch = batch_of(name)
     real = batch["target"].ne(1)
     with torch.no_grad():
         recursion = tiny.step_by_step(model, batch)
         for passes in (*range(real.shape[1] + 1), -1):
             model.decoder.passes = passes
-            scores, near = tiny.teacher_forced(model, batch), real.clone()
+            scores = tiny.teacher_forced(model, batch)
+            near = real.clone()
             if passes >= 0:
                 near[:, passes + 1 :] = False  # position p needs p passes
             torch.testing.assert_close(scores[near], recursion[near], rtol=1e-4, atol=2e-5)
@@ -100,8 +102,10 @@ def test_with_one_sense_a_word_it_is_fairseqs_lstm(language: bool) -> None:
     """The same contexts and attention, with all parts of the decoder in use."""
     name = "fairseq_lstm_lm" if language else "fairseq_lstm"
     flags: Flags = {"decoder_layers": 2, "encoder_layers": 2, "residuals": language}
-    model, batch = make_model(name, total_senses=1.0, **flags).double(), batch_of(name)
-    tokens, encoder_out = tiny.read_tokens(batch), None
+    model = make_model(name, total_senses=1.0, **flags).double()
+    batch = batch_of(name)
+    tokens = tiny.read_tokens(batch)
+    encoder_out = None
     real = tokens.ne(1)
     with torch.no_grad():
         features, extra = model(**batch["net_input"])
@@ -118,7 +122,9 @@ def test_with_one_sense_a_word_it_is_fairseqs_lstm(language: bool) -> None:
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_padding_changes_nothing(name: str, side: str) -> None:
     """Also --left-pad-target: what is trained must be what decoding computes, which has none."""
-    model, plain, padded = make_model(name), batch_of(name), batch_of(name)
+    model = make_model(name)
+    plain = batch_of(name)
+    padded = batch_of(name)
     if name in MODELS:
         source = padded["net_input"]["src_tokens"]  # too, which fairseq's LSTM refuses
         padded["net_input"]["src_tokens"] = torch.nn.functional.pad(source, (4, 0), value=1)
@@ -134,7 +140,8 @@ def test_padding_changes_nothing(name: str, side: str) -> None:
 
 @pytest.mark.parametrize("name", ["transformer", "lstm", "gru", "lstm_luong", "gru_lm"])
 def test_dropout_is_retained_where_it_is_asked_for(name: str) -> None:
-    model, batch = make_model(name, dropout=0.5), batch_of(name)
+    model = make_model(name, dropout=0.5)
+    batch = batch_of(name)
     model.make_generation_fast_(retain_dropout=True)
     assert not torch.equal(*(tiny.teacher_forced(model, batch) for _ in range(2)))
 
@@ -142,7 +149,8 @@ def test_dropout_is_retained_where_it_is_asked_for(name: str) -> None:
 @pytest.mark.parametrize("name", list(MODELS))
 def test_attention_names_positions_of_the_source_as_given(name: str) -> None:
     """Alignments are read off it; fairseq pads sources on the left."""
-    model, batch = make_model(name), tiny.make_batch()
+    model = make_model(name)
+    batch = tiny.make_batch()
     source = batch["net_input"]["src_tokens"]
     assert source[:, 0].eq(1).any()
     with torch.no_grad():
@@ -156,7 +164,8 @@ def test_attention_names_positions_of_the_source_as_given(name: str) -> None:
 @pytest.mark.parametrize("layer", ["kerbs", "softmax", "mos"])
 def test_criterion_trains_all_parameters(name: str, layer: str) -> None:
     flags = SEPARATE | DEEP if name == "fairseq_lstm" and layer == "kerbs" else {}
-    model, batch = make_model(name, output_layer=layer, **flags).train(), batch_of(name)
+    model = make_model(name, output_layer=layer, **flags).train()
+    batch = batch_of(name)
     criterion = KerbsCrossEntropyCriterion(tiny.make_task(model=name), False, label_smoothing=0.0)
     loss, size, log = criterion(model, batch)
     loss.backward()
@@ -197,7 +206,8 @@ def test_a_checkpoint_of_another_model_is_refused(saved: Flags, flags: Flags, na
             other.load_state_dict(make_model(name).state_dict())
 
 
-BEGIN, DICTIONARY = torch.tensor([2]), tiny.make_task().target_dictionary
+BEGIN = torch.tensor([2])
+DICTIONARY = tiny.make_task().target_dictionary
 
 
 def generate(models: list[Any], batch: Any, **settings: Any) -> list[tuple[int, dict[str, Any]]]:
@@ -211,7 +221,8 @@ def generate(models: list[Any], batch: Any, **settings: Any) -> list[tuple[int, 
 def check_scores(models: list[Any], batch: Any, row: int, hypothesis: Any, heat: float = 1) -> None:
     """Scores of a hypothesis are log-probabilities by teacher forcing, averaged over models."""
     tokens = hypothesis["tokens"]
-    source, previous = batch["net_input"]["src_tokens"][[row]], torch.cat([BEGIN, tokens[:-1]])
+    source = batch["net_input"]["src_tokens"][[row]]
+    previous = torch.cat([BEGIN, tokens[:-1]])
     probs = []
     for model in models:
         features, extra = model(source, source.ne(1).sum(1), previous.unsqueeze(0))
@@ -242,7 +253,8 @@ def test_beam_scores_are_those_of_teacher_forcing(names: str, passes: int, setti
     with torch.no_grad():
         for model in models:  # the end of a sentence has the mean context vector as its sense
             layer, (features, _) = model.decoder.output, model(**batch["net_input"])
-            ends, mean = layer.inventory.word_of_sense == 2, features.flatten(0, 1).mean(0)
+            ends = layer.inventory.word_of_sense == 2
+            mean = features.flatten(0, 1).mean(0)
             layer.weight[ends], layer.theta[ends] = 3.5 * mean / mean.norm(), 0.0
         for row, hypothesis in generate(models, batch, max_len_b=12, **settings):
             lengths.add(len(hypothesis["tokens"]))
@@ -254,7 +266,8 @@ def test_beam_scores_are_those_of_teacher_forcing(names: str, passes: int, setti
 @pytest.mark.parametrize("passes", [-1, 0])
 def test_attention_of_hypotheses_is_that_of_the_last_pass(passes: int) -> None:
     """What --print-alignment reads."""
-    model, batch = make_model("transformer", composition_passes=passes), tiny.make_batch()
+    model = make_model("transformer", composition_passes=passes)
+    batch = tiny.make_batch()
     with torch.no_grad():
         for row, hypothesis in generate([model], batch):
             source = batch["net_input"]["src_tokens"][[row]]

@@ -115,8 +115,16 @@ WRONG_FLAGS: list[tuple[str, Flags, str]] = [
     ("lstm", {"output_layer": "mos", "mixture_components": 0}, "--mixture-components"),
     ("lstm", {"output_layer": "mixture", "mixture_kernels": "lin,,log"}, "--mixture-kernels"),
     ("lstm", {"output_layer": "mixture", "mixture_kernels": "lin,rfb"}, "'rfb'"),
-    ("lstm", {"kernel": "lin", "kernel_power": 1.0}, "log, pow, pol and not read by --kernel lin"),
-    ("lstm", {"kernel": "pow", "kernel_gamma": 1.0}, "--kernel-gamma is for the kernel rbf"),
+    (
+        "lstm",
+        {"kernel": "lin", "kernel_power": 1.0},
+        "kernels log, pow and pol, and is not read by --kernel lin",
+    ),
+    (
+        "lstm",
+        {"kernel": "pow", "kernel_gamma": 1.0},
+        "--kernel-gamma is for the kernel",
+    ),
     ("lstm", {"output_layer": "mos", "kernel_gamma": 1.0}, "--output-layer mos"),
     ("lstm", {"kernel": "pow", "kernel_power": 0.0}, "--kernel-power is 0.0"),
     ("lstm", {"kernel": "log", "kernel_power": math.inf}, "--kernel-power is inf"),

@@ -39,9 +39,11 @@ def recursion(model: Any, row: Tensor, name: str) -> Tensor:
 )
 def test_contexts_and_all_gradients_follow_the_recursion(name: str, flags: dict[str, Any]) -> None:
     """In steps where the posterior matters, and in one sequence where it does not."""
-    model, batch = make_model(name, **flags).double(), tiny.make_text()
+    model = make_model(name, **flags).double()
+    batch = tiny.make_text()
     assert model.decoder.embed_tokens.posterior == (not flags)
-    source, target = batch["net_input"]["src_tokens"], batch["target"]
+    source = batch["net_input"]["src_tokens"]
+    target = batch["target"]
     features, _ = model(source)
     losses = [model.decoder.output.nll(features, target, ignore_index=1)]
     for row, words in enumerate(source):

@@ -9,8 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from fairseq_kerbs.likelihood.compilation import SWITCH
 from fairseq_kerbs.output_layers import KerbsOutputLayer, MixtureOutputLayer, base
 from fairseq_kerbs.output_layers.base import OutputLayer, SoftmaxOutputLayer
+from tests.helpers.cli import Patch
+from tests.helpers.synchronization import no_synchronization
 
 LAYERS = ["softmax", "mixture", "mos", "kerbs", "kerbs_released", "lin"]
 
@@ -137,3 +140,36 @@ def test_torch_jit_is_refused_in_one_sentence_and_compile_works(name: str) -> No
     compiled = torch.compile(layer.log_probs, backend="eager")
     with torch.no_grad():
         torch.testing.assert_close(compiled(h), layer.log_probs(h))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("compiled", ["0", "1"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_step_on_a_gpu_does_not_synchronize(name: str, compiled: str, monkeypatch: Patch) -> None:
+    """But for the first one, which compiles, and brings the statistics to the GPU."""
+    monkeypatch.setenv(SWITCH, compiled)
+    layer = make(name).cuda()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    h = torch.randn(40, 8, device="cuda", requires_grad=True)
+    target = torch.randint(30, (40,), device="cuda")
+
+    def train() -> None:
+        for reduction in ("sum", "none"):
+            optimizer.zero_grad()
+            settings: Any = {"reduction": reduction, "label_smoothing": 0.1, "ignore_index": 3}
+            layer.nll(h, target, **settings).sum().backward()
+            optimizer.step()
+            if isinstance(layer, KerbsOutputLayer):
+                layer.update_statistics(1e-4)
+
+    train()
+    with no_synchronization():
+        train()
+    layer.eval()
+    with torch.no_grad():
+        layer.log_probs(h)  # senses are sorted once a model
+        with no_synchronization():
+            layer.log_probs(h)
+            layer.predict(h)
+    with pytest.raises(RuntimeError, match="synchroniz"), no_synchronization():
+        h.sum().item()

@@ -1,6 +1,7 @@
 """Composed input embeddings (Eq. 6–7): weights, positions, padding, gradients."""
 
 import copy
+from unittest import mock
 
 import pytest
 import torch
@@ -194,3 +195,15 @@ def test_separate_embeddings_begin_at_random_and_refer_to_the_layer() -> None:
     others = embedding(words[words != PAD])  # [1999, 25]
     assert float(others.std()) == pytest.approx(25**-0.5, rel=0.02)
     assert float(others.mean()) == pytest.approx(0.0, abs=0.005)
+
+
+def test_with_one_sense_a_word_no_weights_are_computed() -> None:
+    """Both are 1: contexts are not read, and the embedding is a row."""
+    layer = KerbsOutputLayer(7, 11, 11, max_senses=1)
+    embed = ComposedEmbedding(layer, PAD)
+    assert not embed.posterior
+    with mock.patch.object(embed, "look_up", side_effect=AssertionError):
+        embedded = embed(WORDS, torch.randn(3, 7, 7))
+    rows = layer.weight[layer.table.senses[WORDS][..., 0]]
+    assert torch.equal(embedded, rows.masked_fill(WORDS.eq(PAD).unsqueeze(-1), 0.0))
+    assert ComposedEmbedding(KerbsOutputLayer(7, 11, 12), PAD).posterior

@@ -10,6 +10,7 @@ from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.reallocation import (
     Policy,
     ReallocationSettings,
+    SenseState,
     reset_moments,
 )
 from tests.helpers.policies import TurnedAlgorithm1
@@ -93,3 +94,11 @@ def test_layers_write_the_new_vectors_and_go_on_after_a_resume(policy: str | Pol
         torch.testing.assert_close(layer.weight[moves.senses], moves.vectors)
         assert (layer.weight - before)[moves.senses].abs().amax(1).min() > 0.01
     torch.testing.assert_close(layer.state_dict(), resumed.state_dict(), rtol=0, atol=0)
+
+
+def test_senses_without_a_layer_have_the_inner_product_of_nothing() -> None:
+    layer = KerbsOutputLayer(6, 5, 12)
+    senses = SenseState.of_inventory(layer.inventory)
+    assert senses.kernel.name == "lin"
+    assert senses.weight.shape == (12, 0)
+    assert senses.theta.tolist() == [0.0] * 12

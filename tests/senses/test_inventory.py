@@ -99,3 +99,22 @@ def test_senses_are_numbered_by_usage_within_their_words() -> None:
     words = torch.tensor([2, 0, 1, 2, 2, 0])
     usage = torch.tensor([0.1, 0.2, 0.0, 0.3, 0.1, 0.2])  # equals by row
     assert number_senses(words, usage).tolist() == [2, 1, 1, 1, 3, 2]
+
+
+def test_the_table_is_made_before_it_is_asked_for() -> None:
+    """As torch.compile could not make it. A damaged allocation is refused where it is used."""
+    inventory = SenseInventory(3, 6, 4)
+    assert inventory._table is not None
+    assert inventory.table.senses.shape == (3, 4)
+    state = inventory.state_dict()
+    inventory.load_state_dict(state | {"word_of_sense": torch.tensor([0, 1, 2, 2, 2, 2])})
+    assert inventory._table is not None
+    assert inventory.table.senses[2].tolist() == [2, 3, 4, 5]
+    inventory.load_state_dict(state | {"word_of_sense": torch.tensor([0, 2, 2, 2, 2, 2])})
+    with pytest.raises(ValueError, match="Word 1 has no sense"):
+        _ = inventory.table
+    five = SenseInventory(2, 6, 4)
+    five.load_state_dict(five.state_dict() | {"word_of_sense": torch.tensor([0, 1, 1, 1, 1, 1])})
+    with pytest.raises(ValueError, match="Word 1 has 5 senses; at most 4"):
+        _ = five.table
+    assert SenseInventory(3, 6, 4).to("meta")._table is None

@@ -1,8 +1,8 @@
-"""A card that is not there: tensors that say they lie on ``cuda:0``, while their values are on the
+"""A GPU that is not there: tensors that say they lie on ``cuda:0``, while their values are on the
 CPU. Whole trainings run on them, to the same bits as on a CPU.
 
-What a card would refuse is refused: tensors of the card and of the CPU in one operation, and numpy.
-Where the host would wait for a card, :data:`waits` counts it. Fake tensors of PyTorch on "cuda:0"
+What a GPU would refuse is refused: tensors of the GPU and of the CPU in one operation, and numpy.
+Where the host would wait for a GPU, :data:`waits` counts it. Fake tensors of PyTorch on "cuda:0"
 have no values, and a build for CPUs ends the process where autograd meets one.
 """
 
@@ -23,10 +23,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from fairseq_kerbs.likelihood import custom_operator
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 
 FAIRSEQ = Path(str(fairseq.__file__)).parent
-CARD, CPU = torch.device("cuda", 0), torch.device("cpu")
+GPU = torch.device("cuda", 0)
+CPU = torch.device("cpu")
 
 WAITING = {
     "_local_scalar_dense",
@@ -43,16 +45,17 @@ WAITING = {
 """Operators that return, or allocate by, a value: ``item``, ``bool``, ``int`` are the first."""
 
 MIXING = {"copy_", "index", "index_put", "index_put_", "_index_put_impl_", "_pack_padded_sequence"}
-"""Operators of a card that take tensors of the CPU with dimensions, and copy all but the last's."""
+"""Operators of a GPU that take tensors of the CPU with dimensions, and copy all but the last's."""
 
 waits: Counter[str] = Counter()
-"""How often the host has waited for the card, by ``file:function`` of ours or of fairseq's."""
+"""How often the host has waited for the GPU, by ``file:function`` of ours or of fairseq's."""
 
 
 def note() -> None:
     """Count a wait for the innermost function of ours or of fairseq's."""
     for frame, _ in traceback.walk_stack(sys._getframe(1)):
-        file, function = Path(frame.f_code.co_filename), frame.f_code.co_name
+        file = Path(frame.f_code.co_filename)
+        function = frame.f_code.co_name
         for folder, start in ((PLUGIN_FOLDER, PLUGIN_FOLDER), (FAIRSEQ, FAIRSEQ.parent)):
             if folder in file.parents and not function.startswith("<"):  # no comprehension
                 waits[f"{file.relative_to(start).as_posix()}:{function}"] += 1
@@ -61,18 +64,18 @@ def note() -> None:
 
 
 def values_of(given: Any) -> Any:
-    """A card's tensor as one of the CPU; all else as it is."""
-    return given.content if isinstance(given, CardTensor) else given
+    """A GPU's tensor as one of the CPU; all else as it is."""
+    return given.content if isinstance(given, GpuTensor) else given
 
 
-def on_card(given: Any) -> Any:
-    """A tensor on the card, with the values of one of the CPU; all else as it is."""
-    plain = isinstance(given, Tensor) and not isinstance(given, CardTensor)
-    return CardTensor(given) if plain else given
+def on_gpu(given: Any) -> Any:
+    """A tensor on the GPU, with the values of one of the CPU; all else as it is."""
+    plain = isinstance(given, Tensor) and not isinstance(given, GpuTensor)
+    return GpuTensor(given) if plain else given
 
 
-class CardTensor(Tensor):
-    """A tensor of the card: for torch's C++ it is of the CPU, for Python of ``cuda:0``."""
+class GpuTensor(Tensor):
+    """A tensor of the GPU: for torch's C++ it is of the CPU, for Python of ``cuda:0``."""
 
     content: Tensor
 
@@ -89,17 +92,19 @@ class CardTensor(Tensor):
         made.content = content
         return made
 
-    device, is_cuda = property(lambda _: CARD), property(lambda _: True)
+    device = property(lambda _: GPU)
+    is_cuda = property(lambda _: True)
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-        return f"CardTensor({self.content})"
+        return f"GpuTensor({self.content})"
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        name, kwargs = func.overloadpacket.__name__, kwargs or {}
+        name = func.overloadpacket.__name__
+        kwargs = kwargs or {}
         given = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
         of_cpu = [value for value in given if not isinstance(value, cls) and value.dim()]
         if name == "_pack_padded_sequence" and isinstance(args[1], cls):
@@ -121,17 +126,17 @@ class CardTensor(Tensor):
         if torch.Tag.inplace_view in func.tags:
             args[0].data = cls(args[0].content)
         same = {id(values_of(value)): value for value in given}  # what is written in place
-        return tree_map(lambda value: same.get(id(value), on_card(value)), found)
+        return tree_map(lambda value: same.get(id(value), on_gpu(value)), found)
 
 
 class _Across(torch.autograd.Function):
     """A copy on another device."""
 
     @staticmethod
-    def forward(ctx: Any, given: Tensor, to_card: bool, dtype: torch.dtype) -> Any:
-        ctx.back = isinstance(given, CardTensor), given.dtype
+    def forward(ctx: Any, given: Tensor, to_gpu: bool, dtype: torch.dtype) -> Any:
+        ctx.back = isinstance(given, GpuTensor), given.dtype
         copied = values_of(given).to(dtype, copy=True)
-        return CardTensor(copied) if to_card else copied
+        return GpuTensor(copied) if to_gpu else copied
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
@@ -139,27 +144,31 @@ class _Across(torch.autograd.Function):
 
 
 class _Factories(TorchDispatchMode):
-    """Puts on the card what torch's C++ makes for an operation with tensors of the card."""
+    """Puts on the GPU what torch's C++ makes for an operation with tensors of the GPU."""
 
-    for_card = True  # the engine of autograd calls no function of torch's
+    for_gpu = True  # the engine of autograd calls no function of torch's
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
         makes = not any(isinstance(value, Tensor) for value in tree_leaves((args, kwargs)))
-        here = self.for_card and makes and isinstance(found, Tensor) and found.is_floating_point()
-        return on_card(found) if here else found  # whole numbers are sizes, for the host
+        here = self.for_gpu and makes and isinstance(found, Tensor) and found.is_floating_point()
+        return on_gpu(found) if here else found  # whole numbers are sizes, for the host
 
 
-class Card(TorchFunctionMode):
-    """While it is entered, there is a card: the only one, ``cuda:0``."""
+class RehearsedGpu(TorchFunctionMode):
+    """While it is entered, there is a GPU: the only one, ``cuda:0``."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.factories, self.depth = _Factories(), 0
+        self.factories = _Factories()
+        self.depth = 0
+        self.operator = custom_operator._run
 
-    def __enter__(self) -> Card:
+    def __enter__(self) -> RehearsedGpu:
         if not self.depth:
             torch.__future__.set_overwrite_module_params_on_conversion(True)
+            # torch runs an operator of ours on values of the CPU, where nothing would be counted
+            custom_operator._run = custom_operator.flat_losses
             self.factories.__enter__()
         self.depth += 1
         super().__enter__()
@@ -170,69 +179,75 @@ class Card(TorchFunctionMode):
         self.depth -= 1
         if not self.depth:
             torch.__future__.set_overwrite_module_params_on_conversion(False)
+            custom_operator._run = self.operator
             self.factories.__exit__(*error)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs, before = dict(kwargs or {}), self.factories.for_card
+        kwargs = dict(kwargs or {})
+        before = self.factories.for_gpu
         try:
             if func is Tensor.backward:  # in which Python of ours runs, too
-                self.factories.for_card = True
+                self.factories.for_gpu = True
                 with self:
                     return torch.autograd.backward(args[0], kwargs.pop("gradient"), **kwargs)
-            if getattr(func, "namespace", "") == "fairseq_kerbs":  # an operator of ours
-                operator: Any = torch._library.custom_ops.OPDEFS[func._schema.name]
-                with self:
-                    return operator._init_fn(*args, **kwargs)
             given = tree_leaves((args, kwargs))
-            self.factories.for_card = any(isinstance(value, CardTensor) for value in given)
+            self.factories.for_gpu = any(isinstance(value, GpuTensor) for value in given)
             return self._call(func, getattr(func, "__name__", ""), args, kwargs)
         finally:
-            self.factories.for_card = before
+            self.factories.for_gpu = before
 
     def _call(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         first = args[0] if args else None
         if name in ("to", "type_as", "cpu", "cuda") and isinstance(first, Tensor):
             return self._move(name, *args, **kwargs)
-        if isinstance(first, CardTensor):
+        if isinstance(first, GpuTensor):
             if func is Tensor.data.__set__:  # type: ignore[attr-defined]
                 first.content = args[1].content
             if name == "numpy":
-                raise TypeError("numpy cannot read a tensor of a card")
+                raise TypeError("numpy cannot read a tensor of a GPU")
             if name in ("tolist", "new_tensor"):
                 note()
             if name == "_shape_as_tensor":  # which is one of the CPU
                 return func(first.content)
             if name in ("tolist", "data_ptr", "new_tensor", "__deepcopy__"):
-                return on_card(getattr(first.content, name)(*args[1:], **kwargs))
-        device = None if name == "_parse_to" else kwargs.pop("device", None)
+                return on_gpu(getattr(first.content, name)(*args[1:], **kwargs))
+        # a private function of torch's that takes a device is no factory: Module.to reads it so
+        device = None if name.startswith("_") else kwargs.pop("device", None)
         if device is None:
             return func(*args, **kwargs)
         if name in ("tensor", "as_tensor", "asarray") and torch.device(device).type == "cuda":
             note()
         args, kwargs = tree_map(values_of, (args, kwargs))
-        self.factories.for_card = False
+        self.factories.for_gpu = False
         made = func(*args, **kwargs, device=CPU)
-        return on_card(made) if torch.device(device).type == "cuda" else made
+        return on_gpu(made) if torch.device(device).type == "cuda" else made
 
     def _move(self, name: str, given: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        args, kwargs = tree_map(lambda value: CARD if type(value) is int else value, (args, kwargs))
-        copy, asynchronous = kwargs.pop("copy", False), kwargs.get("non_blocking", False)
-        if args and isinstance(args[0], Tensor):
-            device, dtype = args[0].device, args[0].dtype
-        elif name == "to":
-            device, dtype, asynchronous, _ = torch._C._nn._parse_to(*args, **kwargs)
-        else:
-            device, dtype = CPU if name == "cpu" else CARD, given.dtype
-        device, dtype = device or given.device, dtype or given.dtype
+        device = {"cpu": CPU, "cuda": GPU}.get(name, given.device)
+        dtype = given.dtype
+        asynchronous = kwargs.get("non_blocking", False)
+        # what a call names, by position or by keyword, is told by its type
+        for asked in (*args, kwargs.get("device"), kwargs.get("dtype")):
+            if isinstance(asked, Tensor):
+                device = asked.device
+                dtype = asked.dtype
+            elif isinstance(asked, torch.dtype):
+                dtype = asked
+            elif isinstance(asked, bool):
+                asynchronous = asked
+            elif isinstance(asked, int):
+                device = GPU
+            elif asked is not None:
+                device = torch.device(asked)
         if device.type == given.device.type:
-            return given.to(dtype, copy=copy)
+            return given.to(dtype, copy=kwargs.get("copy", False))
         if not asynchronous:
             note()
         return _Across.apply(given, device.type == "cuda", dtype)
 
 
 def insert(path: str) -> None:
-    """Put the card into this process, and write the waits of each update to a line of a file."""
+    """Put the GPU into this process, and write the waits of each update to a line of a file."""
     answers: dict[str, Any] = {
         "is_available": True,
         "current_device": 0,
@@ -251,7 +266,7 @@ def insert(path: str) -> None:
     )
     for name, answer in {**dict.fromkeys(functions), **answers}.items():
         setattr(torch.cuda, name, lambda *_, answer=answer, **__: answer)
-    Card().__enter__()
+    RehearsedGpu().__enter__()
     from fairseq.trainer import Trainer
 
     stock = Trainer.train_step
