@@ -109,7 +109,7 @@ def test_outputs_that_cannot_be_written(tmp_path: Path, capsys: Capsys) -> None:
     before = path.read_bytes()
     for says, *flags in (
         ("is the checkpoint itself", path),
-        ("Is a directory", tmp_path),
+        ("is a folder; name a file in it", tmp_path),
         ("m.pt cannot be used", path / "x"),
         ("give --data", tmp_path, "--total-senses", 2),
         ("does not fit --data", tmp_path / "k.pt", "--data", tmp_path),
