@@ -28,6 +28,8 @@ MOST_LOG_PROBS = 8 << 20
 """Maximum number of log-probabilities in memory."""
 TOKENS_PER_BATCH = 4000
 """Maximum number of tokens of a batch, and so of a sentence."""
+TAG_OF_A_LINE = 1 << 20
+"""The tag of a sampled context is its line in the split times this, plus its column."""
 
 
 # ------------------------------------------------------------------ one pass
@@ -204,11 +206,13 @@ def sample_split(
 
 
 def sample_contexts(model: Any, task: Any, split: str, sample: ContextSample) -> None:
-    """Add all context vectors of a split to a sample."""
-    for _, target, contexts, _ in teacher_forced(model, task, split):
+    """Add all context vectors of a split to a sample, with tags of :data:`TAG_OF_A_LINE`."""
+    for batch, target, contexts, _ in teacher_forced(model, task, split):
         real = target != task.target_dictionary.pad()
+        columns = torch.arange(target.shape[1], device=target.device)
+        tags = batch["id"].unsqueeze(1) * TAG_OF_A_LINE + columns  # [B, L]
         # without the 1 that a model with --sense-bias appends
-        sample.add(target[real], contexts[real][:, : sample.dim])
+        sample.add(target[real], contexts[real][:, : sample.dim], tags[real])
 
 
 def contexts_of(

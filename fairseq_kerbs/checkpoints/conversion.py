@@ -13,6 +13,7 @@ import copy
 import io
 import time
 from argparse import Namespace  # as which fairseq keeps the settings of a model
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,9 @@ from fairseq_kerbs.checkpoints.finetuning import finetuning_flags
 from fairseq_kerbs.checkpoints.reading import read_checkpoint, training_config
 from fairseq_kerbs.configurations import Flags
 from fairseq_kerbs.reallocation.clustering import (
+    LEAST_CONTEXTS,
     ContextSample,
+    NumberOfSenses,
     Placement,
     PlacementSettings,
     place_senses,
@@ -51,6 +54,9 @@ ARCHITECTURES = {
 }
 """Architecture of the converted model for each model of fairseq."""
 
+Evidence = Callable[[Any, str, ContextSample], "NumberOfSenses | None"]
+"""Number of senses of each word by a task, a split and its sample; None if nothing tells it."""
+
 _OUTPUT_LAYER = "decoder.output."
 _STOCK_BIAS = "decoder.fc_out.bias"
 _UNSUPPORTED_SETTINGS = ("adaptive_input", "character_embeddings", "base_layers")
@@ -65,7 +71,11 @@ _INAPPLICABLE_SETTINGS = {
 
 @dataclass(frozen=True)
 class PlacementOnData:
-    """How senses are placed on clusters of the contexts of a split."""
+    """How senses are placed on clusters of the contexts of a split.
+
+    With ``evidence`` they are senses to read, as many as it says. Without it, or if it returns
+    None, they are rows that lower the loss of further training, as many as the limit allows.
+    """
 
     total_senses: float = 1.5  # maximum number of senses, in units of the vocabulary size
     split: str = "train"  # split whose contexts are clustered
@@ -73,6 +83,8 @@ class PlacementOnData:
     contexts: int = 600  # maximum number of sampled contexts of a word
     gap: float = 1.0  # maximum preference of a sense for its cluster, in nats
     memory: float = 2.0  # maximum size of the sample of contexts, in GB
+    evidence: Evidence | None = None  # see :mod:`fairseq_kerbs.analysis.evidence`
+    evidence_needed: bool = False  # raise a UserError if it returns None
 
 
 @dataclass(frozen=True)
@@ -229,6 +241,7 @@ class _Placed:
 
     placement: Placement
     sample: ContextSample
+    by_evidence: bool  # whether evidence told the numbers of senses
     loss: float  # of the softmax model, in bits a token
     sampling: float  # seconds of both passes over the split
     clustering: float  # seconds
@@ -245,22 +258,40 @@ def _place(source: SoftmaxModel, settings: PlacementOnData, max_senses: int) -> 
     sampled = time.perf_counter()
     total = round(settings.total_senses * words)
     bar = partial(progress, title="clusters", unit=" batches")
-    placement = place_senses(sample, PlacementSettings(total, max_senses, settings.gap), bar)
-    return _Placed(placement, sample, loss, sampled - started, time.perf_counter() - sampled)
+    number = None
+    if settings.evidence is not None:
+        number = settings.evidence(task, settings.split, sample)
+        if number is None and settings.evidence_needed:
+            raise UserError(
+                f"--number-of-senses evidence: split {settings.split} has no source side in another "
+                "language, which would tell how many senses a word has; give --number-of-senses "
+                "distortion"
+            )
+    limits = PlacementSettings(total, max_senses, settings.gap, number)
+    placement = place_senses(sample, limits, bar)
+    clustering = time.perf_counter() - sampled
+    return _Placed(placement, sample, number is not None, loss, sampled - started, clustering)
 
 
 def _summarize(
     source: SoftmaxModel, converted: Converted, placed: _Placed, valid_split: str
 ) -> list[str]:
     """Lines with numbers of senses, contexts and seconds, and the loss before and after."""
-    counts = converted.word_of_sense.bincount().bincount()[1:].tolist()
+    of_word = converted.word_of_sense.bincount()  # [V]
+    counts = of_word.bincount()[1:].tolist()
     words = ", ".join(f"{n} with {senses}" for senses, n in enumerate(counts, start=1))
+    several = (of_word[placed.sample.enough] > 1).double().mean()
+    aim = "distortion, for further training"
+    if placed.by_evidence:
+        aim = "evidence of source words and neighbours, to be read"
     seen = int(placed.sample.seen.sum())
     contexts = placed.sample.kept
     size = contexts.numel() * contexts.element_size() / 1e6
     loss = loss_in_bits(converted.model, source.task, valid_split)
     return [
-        f"words by number of senses: {words}",
+        f"{of_word.double().mean():.2f} senses a word; {several:.0%} of the words with "
+        f"{LEAST_CONTEXTS} contexts have several",
+        f"words by number of senses: {words}; by {aim}",
         f"contexts: {seen} seen, {len(contexts)} kept ({size:.0f} MB), in "
         f"{placed.sampling:.0f} s; clusters: {placed.clustering:.0f} s",
         f"loss of split {valid_split}: {placed.loss:.3f} bits a token before, {loss:.3f} after",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -60,6 +61,21 @@ from fairseq_kerbs.utils.errors import UserError
     help="with --data: maximum number of senses, in units of the vocabulary size [1.5]",
 )
 @click.option(
+    "--number-of-senses",
+    type=click.Choice(["evidence", "distortion"]),
+    help="with --data: who decides how many senses a word has. evidence is for senses to read: few, "
+    "where source words and neighbours tell them apart. distortion is for further training: rows "
+    "that lower the loss, as many as --total-senses allows [evidence for translation models, "
+    "distortion for language models]",
+)
+@click.option(
+    "--least-information",
+    type=Number(min=0, max=1),
+    metavar="F",
+    help="for evidence: minimum share of the entropy of senses, and of source words, that "
+    "neighbours explain. A larger value gives fewer senses [0.05]",
+)
+@click.option(
     "--split", metavar="SPLIT", default="train", help="with --data: its split for contexts"
 )
 @click.option(
@@ -98,6 +114,8 @@ def convert(
     max_senses: int,
     extra_senses: str | None,
     total_senses: float | None,
+    number_of_senses: str | None,
+    least_information: float | None,
     split: str,
     contexts: int,
     gap: float,
@@ -109,7 +127,8 @@ def convert(
 
     Convert a transformer, transformer_lm, lstm or lstm_lm of fairseq, or a model of fairseq_kerbs
     with --output-layer softmax, into a KerBS model. Its predictions are the same, or nearly the
-    same with several senses per word. For further training use fairseq-train --finetune-from-model.
+    same with several senses per word. For further training use fairseq-train --finetune-from-model,
+    and --number-of-senses distortion.
     """
     from fairseq_kerbs.checkpoints.conversion import (
         ConversionSettings,
@@ -122,9 +141,19 @@ def convert(
     if output.resolve() == checkpoint.resolve():
         raise UserError(f"-o {output} is the checkpoint itself; name another file")
     if data is None:
-        for flag, value in (("--total-senses", total_senses), ("--extra-senses", extra_senses)):
+        only_with_data = {
+            "--total-senses": total_senses,
+            "--extra-senses": extra_senses,
+            "--number-of-senses": number_of_senses,
+            "--least-information": least_information,
+        }
+        for flag, value in only_with_data.items():
             if value is not None:
                 raise UserError(f"{flag} is about senses on clusters of contexts: give --data BIN")
+    if number_of_senses == "distortion" and least_information is not None:
+        raise UserError(
+            "--least-information is for --number-of-senses evidence; leave one of them out"
+        )
     total = total_senses or min(1.5, max_senses)
     if total > max_senses:
         raise UserError(
@@ -132,6 +161,12 @@ def convert(
         )
     placement = None
     if data is not None:
+        evidence = None
+        if number_of_senses != "distortion":
+            from fairseq_kerbs.analysis.evidence import LEAST_INFORMATION, number_by_evidence
+
+            least = LEAST_INFORMATION if least_information is None else least_information
+            evidence = partial(number_by_evidence, least_information=least)
         placement = PlacementOnData(
             total_senses=total,
             split=split,
@@ -139,6 +174,8 @@ def convert(
             contexts=contexts,
             gap=gap,
             memory=memory,
+            evidence=evidence,
+            evidence_needed=number_of_senses == "evidence" or least_information is not None,
         )
     settings = ConversionSettings(max_senses, data, placement, trust_checkpoint)
     done = convert_checkpoint(checkpoint, output, settings)

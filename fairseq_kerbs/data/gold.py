@@ -5,9 +5,11 @@ Lines and occurrences count from 0. An occurrence counts the same word form in a
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from os.path import commonprefix
 from pathlib import Path
 
 import regex
@@ -31,6 +33,11 @@ _NAMES = (
 )
 STEMMERS = dict(zip(_CODES.split(), _NAMES.split()))
 """Snowball's stemmers, by the suffix of a text."""
+
+LEAST_BEGINNING = 3
+"""Minimum length of the common beginning of two forms of one word, without accents."""
+BEGINNING = 2 / 3
+"""Minimum share of the shorter form that the common beginning has."""
 
 
 def parallel_words(
@@ -85,6 +92,67 @@ def with_several_senses(
     }
     several = Counter(word for word, _ in frequent)
     return [row for row in rows if row[2:] in frequent and several[row[2]] > 1]
+
+
+def merge_forms(counts: Mapping[str, int]) -> dict[str, str]:
+    """Join translations of one word that are forms of each other, by a rule for any language.
+
+    Two are forms of one word if they begin alike, accents aside: by :data:`LEAST_BEGINNING` letters,
+    and :data:`BEGINNING` of the shorter one. This joins what stemmers leave apart, such as Czech
+    *kamen* and *kámen*, and also derived words and compounds, such as German *Straße* and
+    *Straßenrand*.
+
+    Args:
+        counts: how often each translation occurs.
+
+    Returns:
+        for each translation its most frequent form.
+    """
+    heads: dict[str, str] = {}  # without accents, by the form itself
+    form = {}
+    for word in sorted(counts, key=lambda word: (-counts[word], word)):
+        plain = _without_accents(word)
+        form[word] = word
+        for head, plain_head in heads.items():
+            shared = len(commonprefix([plain, plain_head]))
+            least = max(LEAST_BEGINNING, BEGINNING * min(len(plain), len(plain_head)))
+            if plain == plain_head or shared >= least:
+                form[word] = head
+                break
+        else:
+            heads[word] = plain
+    return form
+
+
+def with_merged_forms(rows: Sequence[GoldRow]) -> list[GoldRow]:
+    """Rows whose senses are the most frequent forms of their words' translations."""
+    counts: dict[str, Counter[str]] = {}
+    for _, _, word, sense in rows:
+        counts.setdefault(word, Counter())[sense] += 1
+    forms = {word: merge_forms(of_word) for word, of_word in counts.items()}
+    return [(line, number, word, forms[word][sense]) for line, number, word, sense in rows]
+
+
+def _without_accents(word: str) -> str:
+    parts = unicodedata.normalize("NFD", word)
+    return "".join(part for part in parts if not unicodedata.combining(part))
+
+
+def frequent_senses(
+    rows: Sequence[GoldRow], least_count: int = 1, least_share: float = 0.0
+) -> list[GoldRow]:
+    """Select the gold senses that are frequent, also of words with one such sense.
+
+    Args:
+        least_count: minimum number of the selected rows of a word.
+        least_share: minimum share of a sense among all rows of its word. A rarer one is mostly an
+            error of the alignment.
+    """
+    words = Counter(row[2] for row in rows)
+    senses = Counter(row[2:] for row in rows)
+    kept = [row for row in rows if senses[row[2:]] >= least_share * words[row[2]]]
+    left = Counter(row[2] for row in kept)
+    return [row for row in kept if left[row[2]] >= least_count]
 
 
 def gold_text(rows: Iterable[GoldRow]) -> str:

@@ -6,7 +6,7 @@ in four steps:
 1. sample contexts of each word (:class:`ContextSample`);
 2. cluster them by k-means (:func:`cluster`), after :func:`whiten` has reduced the weight of
    directions in which contexts of all words vary;
-3. choose the number of senses of each word (:func:`distribute_senses`);
+3. choose the number of senses of each word (:class:`PlacementSettings`);
 4. compute the senses (:func:`place_word`).
 
 :func:`place_senses` runs steps 2 to 4. A training calls it through the policy ``clusters``, and
@@ -87,6 +87,7 @@ class ContextSample:
     seen: Tensor  # number of contexts of each word that were added, [V]
     start: Tensor  # first row of each word in `kept`, [V]
     kept: Tensor  # contexts, [Σ size, d] in float16
+    tags: Tensor  # what the caller gave with each context, int64 [Σ size], −1 for nothing
     device: torch.device  # of the contexts added last, where k-means runs
 
     def __init__(
@@ -111,6 +112,7 @@ class ContextSample:
         self.seen = torch.zeros_like(size)
         self.start = size.cumsum(0) - size
         self.kept = torch.empty(int(size.sum()), dim, dtype=torch.float16)
+        self.tags = torch.full((len(self.kept),), -1)
         self.device = self.kept.device
 
     def _filled(self) -> Tensor:
@@ -146,8 +148,8 @@ class ContextSample:
         """Mask of words with enough contexts for clusters, [V]."""
         return (self.seen >= LEAST_CONTEXTS) & (self.size > 0)
 
-    def add(self, words: Tensor, contexts: Tensor) -> None:
-        """Add contexts [n, d] of words [n]."""
+    def add(self, words: Tensor, contexts: Tensor, tags: Tensor | None = None) -> None:
+        """Add contexts [n, d] of words [n], each with an integer of ``tags`` [n] if it is given."""
         generator = torch.Generator().manual_seed(self.seed + int(self.seen.sum()))
         words, order = torch.sort(words.cpu(), stable=True)
         # number of each context among those of its word
@@ -162,13 +164,22 @@ class ContextSample:
         last = torch.zeros_like(filled).scatter_reduce(0, which, taken, "amax")
         rows = contexts[order[last].to(contexts.device)].float().clamp(-FLOAT16_MAX, FLOAT16_MAX)
         self.kept[filled] = rows.to(self.kept)
+        if tags is not None:
+            self.tags[filled] = tags.cpu()[order[last]]
         self.device = contexts.device
 
     def contexts(self, word: int) -> Tensor:
         """Sampled contexts of a word, [n, d] in float32."""
+        return self.kept[self._rows(word)].float()
+
+    def tags_of(self, word: int) -> Tensor:
+        """Tags of the sampled contexts of a word, [n]."""
+        return self.tags[self._rows(word)]
+
+    def _rows(self, word: int) -> slice:
+        """Rows of :attr:`kept` that have a context of a word."""
         start = int(self.start[word])
-        number = int(self.size[word].minimum(self.seen[word]))
-        return self.kept[start : start + number].float()
+        return slice(start, start + int(self.size[word].minimum(self.seen[word])))
 
 
 def whiten(sample: ContextSample) -> tuple[Tensor, Tensor]:
@@ -332,13 +343,23 @@ def place_word(contexts: Tensor, labels: Tensor, gap: float, moments: Tensor) ->
     return WordSenses(rows, bias, share)
 
 
+NumberOfSenses = Callable[[int, "list[Clustering]"], int]
+"""Number of senses of a word, given the word and its clusterings into 1, 2, … clusters."""
+
+
 @dataclass(frozen=True)
 class PlacementSettings:
-    """What the caller of :func:`place_senses` chooses."""
+    """What the caller of :func:`place_senses` chooses.
+
+    There are two aims. *Rows that lower the loss*: without ``number`` the senses go where the
+    distortion falls most, up to ``total_senses``. *Senses to read*: ``number`` says how many senses
+    a word has, and ``total_senses`` is an upper limit.
+    """
 
     total_senses: int  # maximum number of senses of all words, V or more
     max_senses: int = 4  # maximum number of senses of a word
     gap: float | Tensor = 1.0  # that of :func:`place_word` for all words, or of each, [V]
+    number: NumberOfSenses | None = None  # see :mod:`.evidence`
 
 
 class Placement(NamedTuple):
@@ -371,6 +392,8 @@ def place_senses(
         whitened = [(sample.contexts(word) @ basis).to(sample.device) for word in batch]
         for word, found in zip(batch, cluster(whitened, settings.max_senses)):
             seen = int(sample.seen[word])
+            if settings.number is not None:
+                found = found[: settings.number(word, found)]
             clusterings[word] = found
             drops[word] = [
                 seen * (fewer.distortion - more.distortion) for fewer, more in zip(found, found[1:])

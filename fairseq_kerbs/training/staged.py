@@ -158,7 +158,8 @@ class _Steps:
         given = self.call.values
         command = [sys.executable, *SAFE, "-m", "fairseq_kerbs.cli", "convert"]
         command += [str(self.last), "-o", str(self.placed), "--data", self.training.data]
-        command += ["--total-senses", str(self.placement.total)]
+        # rows that lower the loss of the training that follows, not senses to read
+        command += ["--total-senses", str(self.placement.total), "--number-of-senses", "distortion"]
         command += ["--max-senses", str(given.max_senses), "--trust-checkpoint"]
         for flag, subsets in (
             ("--split", given.train_subset),

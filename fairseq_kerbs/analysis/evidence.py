@@ -1,0 +1,145 @@
+"""Source words and neighbours of sampled contexts, which say how many senses a word has.
+
+``fairseq-kerbs convert`` passes :func:`number_by_evidence` to the placement of senses. The rule
+itself is in :mod:`fairseq_kerbs.reallocation.evidence`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairseq_kerbs.analysis.alignment import align
+from fairseq_kerbs.analysis.names import is_dialog, is_function_word
+from fairseq_kerbs.analysis.occurrences import real_words
+from fairseq_kerbs.analysis.words import has_letter, joined_words
+from fairseq_kerbs.checkpoints.contexts import TAG_OF_A_LINE, batches
+from fairseq_kerbs.data.gold import STEMMERS, merge_forms, stemmer
+from fairseq_kerbs.reallocation.clustering import Clustering, ContextSample, NumberOfSenses
+from fairseq_kerbs.reallocation.evidence import LEAST_INFORMATION, number_of_senses
+from fairseq_kerbs.senses.partitions import Integers
+
+WINDOW = 4  # words on either side that are neighbours
+LEAST_SHARE = 0.05  # minimum share of a source word in the occurrences of a word
+
+
+def number_by_evidence(
+    task: Any, split: str, sample: ContextSample, least_information: float = LEAST_INFORMATION
+) -> NumberOfSenses | None:
+    """Number of senses of each word, by source words and neighbours of its sampled contexts.
+
+    Args:
+        task: fairseq's task.
+        split: split that was sampled.
+        sample: the sample, with tags (:func:`.contexts.sample_contexts`).
+        least_information: see :func:`.number_of_senses`.
+
+    Returns:
+        a function for :class:`.PlacementSettings`, or None if the split has no translations, as in
+        a language model or in dialog.
+    """
+    lines = _Lines(task, split)
+    if not lines.translated:
+        return None
+
+    def number(word: int, clusterings: list[Clustering]) -> int:
+        tags = sample.tags_of(word).numpy()
+        sources = lines.sources(tags)
+        neighbours = lines.neighbours(tags)
+        return number_of_senses(clusterings, sources, neighbours, least_information)
+
+    return number
+
+
+class _Lines:
+    """Words of a split, their aligned source words, and the place of each token."""
+
+    def __init__(self, task: Any, split: str) -> None:
+        words: dict[int, list[str]] = {}
+        sources: dict[int, list[str]] = {}
+        places: dict[int, list[int]] = {}  # in the words of the line, of each token
+        self.translated = False  # whether there is a source side, in another language
+        for batch in batches(task, split):
+            inputs = batch["net_input"]
+            if "prev_output_tokens" not in inputs:
+                return  # a language model, whose src_tokens are words of the text itself
+            numbers = batch["id"].tolist()
+            own_rows = inputs["src_tokens"].tolist()
+            for number, row, own in zip(numbers, batch["target"].tolist(), own_rows):
+                words[number], places[number] = words_and_places(row, task.target_dictionary)
+                sources[number] = real_words(own, task.source_dictionary)[0]
+        order = sorted(words)
+        text = [[word.lower() for word in words[number]] for number in order]
+        other = [[word.lower() for word in sources[number]] for number in order]
+        if not any(other) or is_dialog(text, other):
+            return
+        self.translated = True
+        language = getattr(task.cfg or task.args, "source_lang", None)
+        stem = stemmer(STEMMERS.get(language or "", "none"))
+        names = [stem(word) if has_letter(word) else "" for line in other for word in line]
+        best = align(text, other)
+        self._source = np.where(best >= 0, np.array(names, object)[best], "")
+        self._words = np.array([word for line in text for word in line], object)
+        starts = np.cumsum([0, *map(len, text)])
+        self._places = places
+        self._start = dict(zip(order, starts.tolist()))
+        self._end = dict(zip(order, starts[1:].tolist()))
+
+    def _at(self, tags: Integers) -> list[tuple[int, int]]:
+        """Line of each occurrence, and number of its word among all words."""
+        found = []
+        for tag in tags.tolist():
+            line, column = divmod(tag, TAG_OF_A_LINE)
+            found.append((line, self._start[line] + self._places[line][column]))
+        return found
+
+    def sources(self, tags: Integers) -> Integers:
+        """Number of the source word of each occurrence, −1 for none or a rare one."""
+        aligned = [self._source[at] for _, at in self._at(tags)]
+        return source_numbers(aligned)
+
+    def neighbours(self, tags: Integers) -> NDArray[np.bool_]:
+        """Which content words are beside each occurrence, [n, words]."""
+        beside = []
+        for line, at in self._at(tags):
+            near = self._words[max(self._start[line], at - WINDOW) : at]
+            after = self._words[at + 1 : min(self._end[line], at + 1 + WINDOW)]
+            beside.append({*near, *after} - {self._words[at]})
+        kinds = sorted({word for words in beside for word in words if not is_function_word(word)})
+        column = {word: number for number, word in enumerate(kinds)}
+        table = np.zeros((len(beside), len(kinds)), np.bool_)
+        for row, words in enumerate(beside):
+            table[row, [column[word] for word in words if word in column]] = True
+        return table
+
+
+def source_numbers(aligned: Sequence[str]) -> Integers:
+    """Numbers of aligned source words, whose forms are joined, −1 for "" or a rare one."""
+    forms = merge_forms(Counter(filter(None, aligned)))
+    counts = Counter(forms[word] for word in aligned if word)
+    least = LEAST_SHARE * sum(counts.values())
+    kept = sorted(word for word, times in counts.items() if times >= least)
+    number = {word: index for index, word in enumerate(kept)}
+    return np.array([number.get(forms.get(word, ""), -1) for word in aligned], np.int64)
+
+
+def words_and_places(tokens: Sequence[int], dictionary: Any) -> tuple[list[str], list[int]]:
+    """Words of a sentence, with BPE pieces joined, and for each token the number of its word.
+
+    Padding and the end of the sentence have the number of the last word.
+    """
+    skipped = dictionary.pad(), dictionary.eos()
+    symbols = [dictionary[token] for token in tokens if token not in skipped]
+    places = []
+    place = 0
+    begun = iter(symbols)
+    for token in tokens:
+        places.append(place)
+        if token not in skipped and not next(begun).endswith("@@"):
+            place += 1
+    words = joined_words(symbols)[0]
+    return words, [min(place, max(0, len(words) - 1)) for place in places]
