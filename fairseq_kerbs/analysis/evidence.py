@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from fairseq_kerbs.analysis.alignment import align
 from fairseq_kerbs.analysis.names import is_dialog, is_function_word
-from fairseq_kerbs.analysis.occurrences import real_words
-from fairseq_kerbs.analysis.words import has_letter, joined_words
+from fairseq_kerbs.analysis.occurrences import all_tokens, real_words
+from fairseq_kerbs.analysis.words import has_letter
 from fairseq_kerbs.checkpoints.contexts import TAG_OF_A_LINE, batches
 from fairseq_kerbs.data.gold import STEMMERS, merge_forms, stemmer
 from fairseq_kerbs.reallocation.clustering import Clustering, ContextSample, NumberOfSenses
@@ -24,6 +24,7 @@ from fairseq_kerbs.reallocation.evidence import LEAST_INFORMATION, number_of_sen
 from fairseq_kerbs.senses.partitions import Integers
 
 WINDOW = 4  # words on either side that are neighbours
+BEGINNING = 5  # letters that forms of a source word share; 4 would join German Kran and Kranich
 LEAST_SHARE = 0.05  # minimum share of a source word in the occurrences of a word
 
 
@@ -42,7 +43,7 @@ def number_by_evidence(
         a function for :class:`.PlacementSettings`, or None if the split has no translations, as in
         a language model or in dialog.
     """
-    lines = _Lines(task, split)
+    lines = ParallelLines(task, split)
     if not lines.translated:
         return None
 
@@ -55,13 +56,18 @@ def number_by_evidence(
     return number
 
 
-class _Lines:
-    """Words of a split, their aligned source words, and the place of each token."""
+class ParallelLines:
+    """Words of a split, their aligned source words, and the place of each token.
+
+    Attributes:
+        translated: whether there is a source side in another language. Without it there is nothing
+            else.
+    """
 
     def __init__(self, task: Any, split: str) -> None:
         words: dict[int, list[str]] = {}
         sources: dict[int, list[str]] = {}
-        places: dict[int, list[int]] = {}  # in the words of the line, of each token
+        places: dict[int, dict[int, int]] = {}  # in the words of the line, of each column
         self.translated = False  # whether there is a source side, in another language
         for batch in batches(task, split):
             inputs = batch["net_input"]
@@ -70,7 +76,8 @@ class _Lines:
             numbers = batch["id"].tolist()
             own_rows = inputs["src_tokens"].tolist()
             for number, row, own in zip(numbers, batch["target"].tolist(), own_rows):
-                words[number], places[number] = words_and_places(row, task.target_dictionary)
+                words[number], tokens = all_tokens(row, task.target_dictionary)
+                places[number] = {column: place for column, place, _ in tokens}
                 sources[number] = real_words(own, task.source_dictionary)[0]
         order = sorted(words)
         text = [[word.lower() for word in words[number]] for number in order]
@@ -86,8 +93,22 @@ class _Lines:
         self._words = np.array([word for line in text for word in line], object)
         starts = np.cumsum([0, *map(len, text)])
         self._places = places
+        self._written = words
         self._start = dict(zip(order, starts.tolist()))
         self._end = dict(zip(order, starts[1:].tolist()))
+
+    def occurrences(self, tags: Integers) -> list[tuple[int, int, str]]:
+        """Line, number of equal words before in the line, and word of each occurrence.
+
+        They are the keys of gold senses, where words are not lower-cased.
+        """
+        found = []
+        for tag in tags.tolist():
+            line, column = divmod(tag, TAG_OF_A_LINE)
+            words = self._written[line]
+            place = self._places[line][column]
+            found.append((line, words[:place].count(words[place]), words[place]))
+        return found
 
     def _at(self, tags: Integers) -> list[tuple[int, int]]:
         """Line of each occurrence, and number of its word among all words."""
@@ -119,27 +140,9 @@ class _Lines:
 
 def source_numbers(aligned: Sequence[str]) -> Integers:
     """Numbers of aligned source words, whose forms are joined, −1 for "" or a rare one."""
-    forms = merge_forms(Counter(filter(None, aligned)))
+    forms = merge_forms(Counter(filter(None, aligned)), BEGINNING)
     counts = Counter(forms[word] for word in aligned if word)
     least = LEAST_SHARE * sum(counts.values())
     kept = sorted(word for word, times in counts.items() if times >= least)
     number = {word: index for index, word in enumerate(kept)}
     return np.array([number.get(forms.get(word, ""), -1) for word in aligned], np.int64)
-
-
-def words_and_places(tokens: Sequence[int], dictionary: Any) -> tuple[list[str], list[int]]:
-    """Words of a sentence, with BPE pieces joined, and for each token the number of its word.
-
-    Padding and the end of the sentence have the number of the last word.
-    """
-    skipped = dictionary.pad(), dictionary.eos()
-    symbols = [dictionary[token] for token in tokens if token not in skipped]
-    places = []
-    place = 0
-    begun = iter(symbols)
-    for token in tokens:
-        places.append(place)
-        if token not in skipped and not next(begun).endswith("@@"):
-            place += 1
-    words = joined_words(symbols)[0]
-    return words, [min(place, max(0, len(words) - 1)) for place in places]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pandas import DataFrame
 from torch import Tensor
 
-from fairseq_kerbs.analysis.words import joined_words
+from fairseq_kerbs.analysis.words import BPE_MARK, joined_words
 from fairseq_kerbs.checkpoints.contexts import (
     MOST_LOG_PROBS,
     no_words,
@@ -47,13 +47,35 @@ def real_words(
     return words, [(columns[at], place) for place, at in enumerate(places) if at is not None]
 
 
+def all_tokens(
+    tokens: Sequence[int], dictionary: Any
+) -> tuple[list[str], list[tuple[int, int, bool]]]:
+    """Words of a sentence with BPE pieces joined, and its tokens: column, place and piece.
+
+    The place is that of the word in the sentence. A token that is not a whole word is a piece.
+    Padding and the end of the sentence are left out.
+    """
+    words, singles = real_words(tokens, dictionary)
+    whole = dict(singles)
+    skipped = dictionary.pad(), dictionary.eos()
+    columns = [at for at, token in enumerate(tokens) if token not in skipped]
+    places = []
+    place = 0
+    for column in columns:
+        places.append((column, place, column not in whole))
+        if not dictionary[tokens[column]].endswith(BPE_MARK):
+            place += 1
+    return words, places
+
+
 class Text(NamedTuple):
     """Lines of a split, and their N words that are a single token.
 
     ``tokens`` has a row per word: its ``line`` and ``place`` in the line (from 0), and ``entry`` in
     the dictionary; for a model with senses, the row of the most probable ``sense`` and its
     ``posterior`` (Eq. 7); with guesses, the ``probability`` of the word, the most probable word
-    ``guess``, and its probability ``guessed``.
+    ``guess``, and its probability ``guessed``. With pieces there is a row per token, ``place`` is
+    that of its word, and ``piece`` says whether the token is a part of a longer word.
     """
 
     words: list[list[str]]  # of each line
@@ -71,11 +93,13 @@ class Extras:
         words: entries of the dictionary whose contexts are returned.
         sample: collects contexts of the whole split, however few lines are returned.
         guesses: include predictions.
+        pieces: include tokens that are pieces of words, and their contexts.
     """
 
     words: Collection[int] = ()
     sample: ContextSample | None = None
     guesses: bool = False
+    pieces: bool = False
 
 
 NO_EXTRAS = Extras()
@@ -110,14 +134,18 @@ def read_text(
     contexts: list[Tensor] = []
     steps = teacher_forced(model, task, split, flag, 0 if sample else most)
     for index, (batch, target, vectors, log_probs) in enumerate(steps):
-        texts = [real_words(row, task.target_dictionary, joined) for row in target.tolist()]
+        rows = target.tolist()
+        if extras.pieces:
+            texts = [all_tokens(row, task.target_dictionary) for row in rows]
+        else:
+            texts = [_whole_words(row, task.target_dictionary, joined) for row in rows]
         numbers = batch["id"].tolist()
         places = [
-            (row, column, number, place)
+            (row, column, number, place, is_piece)
             for row, number in enumerate(numbers)
-            for column, place in texts[row][1]
+            for column, place, is_piece in texts[row][1]
         ]
-        row, column, line, place = torch.tensor(places, dtype=torch.long).view(-1, 4).t()
+        row, column, line, place, piece = torch.tensor(places, dtype=torch.long).view(-1, 5).t()
         entry = target[row, column]  # [n]
         h = vectors[row, column]  # [n, d]
         if sample:
@@ -127,9 +155,12 @@ def read_text(
             continue
         lines |= dict(zip(numbers, (text for text, _ in texts)))
         if two_sided:
-            rows = batch["net_input"]["src_tokens"].tolist()
-            sources |= dict(zip(numbers, (real_words(r, task.source_dictionary)[0] for r in rows)))
+            inputs = batch["net_input"]["src_tokens"].tolist()
+            read = (real_words(own, task.source_dictionary)[0] for own in inputs)
+            sources |= dict(zip(numbers, read))
         table = {"line": line, "place": place, "entry": entry}
+        if extras.pieces:
+            table["piece"] = piece.bool()
         if isinstance(layer, OutputLayer):
             share, slot = layer.posterior(layer.look_up(entry), h).max(-1, keepdim=True)  # [n, 1]
             table["sense"] = layer.table.senses[entry].gather(-1, slot)[:, 0]
@@ -137,7 +168,10 @@ def read_text(
         if extras.guesses:
             table |= _guesses(log_probs, h, entry, len(task.target_dictionary))
         tables.append(table)
-        contexts.append(h[torch.isin(entry, requested.to(entry.device))].float().cpu())
+        wanted = torch.isin(entry, requested.to(entry.device))
+        if extras.pieces:
+            wanted |= piece.bool().to(entry.device)
+        contexts.append(h[wanted].float().cpu())
     if not any(len(table["entry"]) for table in tables):
         raise no_words(split, flag)
     parts = {name: torch.cat([table[name] for table in tables]) for name in tables[0]}
@@ -151,6 +185,26 @@ def read_text(
         order,
         torch.cat(contexts),
     )
+
+
+def without_pieces(text: Text, requested: NDArray[np.bool_]) -> Text:
+    """The whole words of a text that was read with pieces.
+
+    Args:
+        requested: mask of the tokens whose contexts the text has, [N].
+    """
+    whole = ~text.tokens["piece"].to_numpy()
+    contexts = text.contexts[torch.from_numpy(whole[requested])]
+    tokens = text.tokens[whole].drop(columns="piece").reset_index(drop=True)
+    return text._replace(tokens=tokens, contexts=contexts)
+
+
+def _whole_words(
+    tokens: Sequence[int], dictionary: Any, joined: bool
+) -> tuple[list[str], list[tuple[int, int, bool]]]:
+    """As :func:`all_tokens`, without pieces."""
+    words, singles = real_words(tokens, dictionary, joined)
+    return words, [(column, place, False) for column, place in singles]
 
 
 def _guesses(

@@ -263,9 +263,9 @@ def _place(source: SoftmaxModel, settings: PlacementOnData, max_senses: int) -> 
         number = settings.evidence(task, settings.split, sample)
         if number is None and settings.evidence_needed:
             raise UserError(
-                f"--number-of-senses evidence: split {settings.split} has no source side in another "
-                "language, which would tell how many senses a word has; give --number-of-senses "
-                "distortion"
+                f"--number-of-senses evidence: split {settings.split} has no source side in "
+                "another language, which would tell how many senses a word has; give "
+                "--number-of-senses distortion"
             )
     limits = PlacementSettings(total, max_senses, settings.gap, number)
     placement = place_senses(sample, limits, bar)

@@ -63,9 +63,9 @@ from fairseq_kerbs.utils.errors import UserError
 @click.option(
     "--number-of-senses",
     type=click.Choice(["evidence", "distortion"]),
-    help="with --data: who decides how many senses a word has. evidence is for senses to read: few, "
-    "where source words and neighbours tell them apart. distortion is for further training: rows "
-    "that lower the loss, as many as --total-senses allows [evidence for translation models, "
+    help="with --data: what decides how many senses a word has. evidence is for senses to read: "
+    "few, where source words and neighbours tell them apart. distortion is for further training: "
+    "rows that lower the loss, as many as --total-senses allows [evidence for translation models, "
     "distortion for language models]",
 )
 @click.option(
@@ -163,7 +163,8 @@ def convert(
     if data is not None:
         evidence = None
         if number_of_senses != "distortion":
-            from fairseq_kerbs.analysis.evidence import LEAST_INFORMATION, number_by_evidence
+            from fairseq_kerbs.analysis.evidence import number_by_evidence
+            from fairseq_kerbs.reallocation.evidence import LEAST_INFORMATION
 
             least = LEAST_INFORMATION if least_information is None else least_information
             evidence = partial(number_by_evidence, least_information=least)

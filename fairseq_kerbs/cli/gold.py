@@ -84,6 +84,16 @@ def least_share_option(default: float) -> Callable[[Any], Any]:
     is_flag=True,
     help="also label English function words, whose translations differ by grammar",
 )
+@click.option(
+    "--all-words",
+    is_flag=True,
+    help="also keep words with one sense, to judge the number of senses",
+)
+@click.option(
+    "--merge-forms",
+    is_flag=True,
+    help="count translations of a word that begin alike as one sense, which they mostly are",
+)
 @least_count_option(60)
 @least_share_option(0.1)
 @gold_option
@@ -94,6 +104,8 @@ def gold_translations(
     more_text: Path | None,
     more_other: Path | None,
     function_words: bool,
+    all_words: bool,
+    merge_forms: bool,
     least_count: int,
     least_share: float,
     output: Path,
@@ -105,7 +117,12 @@ def gold_translations(
     """
     from fairseq_kerbs.analysis.alignment import align
     from fairseq_kerbs.analysis.names import is_function_word
-    from fairseq_kerbs.data.gold import gold_of_translations, parallel_words
+    from fairseq_kerbs.data.gold import (
+        frequent_senses,
+        gold_of_translations,
+        parallel_words,
+        with_merged_forms,
+    )
 
     stemmer = stemmer_of(stemmer, "--other", other)
     if (more_text is None) != (more_other is None):
@@ -123,7 +140,18 @@ def gold_translations(
     rows = gold_of_translations(lines, others, alignment)
     if not function_words:
         rows = [row for row in rows if not is_function_word(row[2])]
-    write_senses(output, several(rows, least_count, least_share))
+    if merge_forms:
+        rows = with_merged_forms(rows)
+    if not all_words:
+        write_senses(output, several(rows, least_count, least_share))
+        return
+    kept = frequent_senses(rows, least_count, least_share)
+    if not kept:
+        raise UserError(
+            f"no word has --least-count {least_count} labels of senses of --least-share "
+            f"{least_share:g}; lower these, or see that the files belong together"
+        )
+    write_senses(output, kept)
 
 
 def stemmer_of(stemmer: str | None, flag: str, path: Path) -> str:

@@ -153,9 +153,12 @@ def senses(
     probable. Without --data: usage and theta only. Then print statistics of the number of senses
     per word. With --gold: compare senses with gold senses by V-measure, adjusted Rand index and
     adjusted mutual information, together with permuted senses, k-means and a linear classifier.
+    Also compare the numbers of senses of all words with gold senses, ambiguous or not, by B-cubed F
+    and paired F, with one sense per word and the best number by the labels beside them.
     """
     from fairseq_kerbs.analysis import report as reports
     from fairseq_kerbs.analysis.gold_senses import comparison_as_text
+    from fairseq_kerbs.analysis.sense_counts import counts_as_text
     from fairseq_kerbs.analysis.words import csv_of, word_numbers
 
     if data is None and gold is not None:
@@ -188,6 +191,7 @@ def senses(
     show(reports.report_as_text(report))
     if comparison:
         show(f"\n{comparison_as_text(comparison['gold'])}")
+        show(f"\n{counts_as_text(comparison['gold']['counts'])}")
     if by_number_of_senses or table is not None:
         from fairseq_kerbs.analysis.words import drawn_words
 
@@ -223,9 +227,14 @@ def _compare_with_gold(
     trained: Trained, training: Trained, path: Path, split: str, words: tuple[str, ...], top: int
 ) -> Found:
     """Compare with gold senses, by one pass over the split and one over the training data."""
-    from fairseq_kerbs.analysis import gold_senses
+    from fairseq_kerbs.analysis import gold_senses, sense_counts
     from fairseq_kerbs.analysis.names import SenseNames
-    from fairseq_kerbs.analysis.occurrences import TOKENS_FOR_NAMES, Extras, read_text
+    from fairseq_kerbs.analysis.occurrences import (
+        TOKENS_FOR_NAMES,
+        Extras,
+        read_text,
+        without_pieces,
+    )
     from fairseq_kerbs.checkpoints.contexts import sample_of
 
     gold = gold_senses.read_gold_senses(path)
@@ -236,7 +245,16 @@ def _compare_with_gold(
     entries = numbers.values()
     sample = sample_of(entries, layer.vocab_size, layer.weight.shape[1], gold_senses.CONTEXTS)
     gold_senses.lines_as_samples(trained.task)
-    text = read_text(trained.model, trained.task, split, extras=Extras(words=entries))
+    extras = Extras(words=entries, pieces=True)
+    with_pieces = read_text(trained.model, trained.task, split, extras=extras)
+    requested = with_pieces.tokens["entry"].isin([*entries]) | with_pieces.tokens["piece"]
+    counted = sense_counts.counted_words(
+        with_pieces._replace(tokens=with_pieces.tokens[requested].reset_index(drop=True)),
+        gold,
+        layer,
+        trained.dictionary.symbols,
+    )
+    text = without_pieces(with_pieces, requested.to_numpy())
     labelled, met = gold_senses.label_occurrences(text, gold, layer, numbers)
     if training is not trained:
         gold_senses.lines_as_samples(training.task)
@@ -255,7 +273,8 @@ def _compare_with_gold(
         SenseNames(names, trained.dictionary.symbols),
         words or most[: top or None],
         met,
-        gold_senses.compare_with_gold(labelled, contexts),
+        gold_senses.compare_with_gold(labelled, contexts)
+        | {"counts": sense_counts.judge_counts(counted)},
     )
 
 

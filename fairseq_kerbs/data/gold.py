@@ -9,7 +9,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from os.path import commonprefix
+from itertools import takewhile
 from pathlib import Path
 
 import regex
@@ -35,7 +35,7 @@ STEMMERS = dict(zip(_CODES.split(), _NAMES.split()))
 """Snowball's stemmers, by the suffix of a text."""
 
 LEAST_BEGINNING = 3
-"""Minimum length of the common beginning of two forms of one word, without accents."""
+"""Minimum length of the common beginning of two forms of one word, accents aside."""
 BEGINNING = 2 / 3
 """Minimum share of the shorter form that the common beginning has."""
 
@@ -94,16 +94,17 @@ def with_several_senses(
     return [row for row in rows if row[2:] in frequent and several[row[2]] > 1]
 
 
-def merge_forms(counts: Mapping[str, int]) -> dict[str, str]:
+def merge_forms(counts: Mapping[str, int], beginning: int = LEAST_BEGINNING) -> dict[str, str]:
     """Join translations of one word that are forms of each other, by a rule for any language.
 
-    Two are forms of one word if they begin alike, accents aside: by :data:`LEAST_BEGINNING` letters,
+    Two are forms of one word if they begin alike, accents aside, by at least ``beginning`` letters
     and :data:`BEGINNING` of the shorter one. This joins what stemmers leave apart, such as Czech
     *kamen* and *kámen*, and also derived words and compounds, such as German *Straße* and
     *Straßenrand*.
 
     Args:
         counts: how often each translation occurs.
+        beginning: minimum length of the common beginning.
 
     Returns:
         for each translation its most frequent form.
@@ -114,8 +115,9 @@ def merge_forms(counts: Mapping[str, int]) -> dict[str, str]:
         plain = _without_accents(word)
         form[word] = word
         for head, plain_head in heads.items():
-            shared = len(commonprefix([plain, plain_head]))
-            least = max(LEAST_BEGINNING, BEGINNING * min(len(plain), len(plain_head)))
+            pairs = zip(plain, plain_head)
+            shared = len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
+            least = max(beginning, BEGINNING * min(len(plain), len(plain_head)))
             if plain == plain_head or shared >= least:
                 form[word] = head
                 break

@@ -10,8 +10,8 @@ sense unless two kinds of evidence agree (:func:`number_of_senses`):
    words beside the occurrence do not tell which. So neighbours must predict both the clusters and
    the source words, by :data:`LEAST_INFORMATION` of the entropy at least.
 
-Source words decide how many senses a word has, but not which sense an occurrence has: that is by the
-clusters of contexts alone.
+Source words decide how many senses a word has, but not which sense an occurrence has: that is by
+the clusters of contexts alone.
 
 Neighbours predict by naive Bayes on held-out occurrences. As it takes neighbours for independent,
 it is too sure of itself, so that weak evidence has negative information. This makes the criterion
