@@ -29,7 +29,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pandas import DataFrame, factorize
-from scipy.stats import bootstrap
 
 from fairseq_kerbs.analysis.occurrences import Text
 from fairseq_kerbs.analysis.words import has_letter, sense_numbers
@@ -112,7 +111,7 @@ class _Clusters:
 
     def __init__(self, entries: Integers, contexts: torch.Tensor, vocabulary: int) -> None:
         self._contexts = contexts
-        words = torch.from_numpy(entries)
+        words = torch.tensor(entries)
         counts = torch.bincount(words, minlength=vocabulary)
         size = 2 * contexts.shape[1] * int(counts.clamp_max(SAMPLED).sum() + 1)
         self._sample = ContextSample(counts, contexts.shape[1], SAMPLED, size, special=0)
@@ -130,7 +129,7 @@ class _Clusters:
                 means = [points[found.labels == kind].mean(0) for kind in kinds]
                 centers.append(torch.stack(means))
             self._centers[entry] = centers
-        points = self._contexts[torch.from_numpy(rows)].float() @ self._basis
+        points = self._contexts[torch.tensor(rows)].float() @ self._basis
         nearest = [torch.cdist(points, centers).argmin(1) for centers in self._centers[entry]]
         return [labels.numpy() for labels in nearest]
 
@@ -222,7 +221,7 @@ def _pearson(x: Floats, y: Floats, axis: int) -> Any:
 
 def interval(values: Floats) -> dict[str, float]:
     """Mean of values of words, with a 95 % percentile bootstrap interval over words."""
-    return _bootstrap((values,), lambda x, axis: x.mean(axis), float(values.mean()))
+    return _bootstrap((values,), np.mean, float(values.mean()))
 
 
 def _correlation(x: Floats, y: Floats, given: Floats) -> dict[str, float] | None:
@@ -237,15 +236,8 @@ def _bootstrap(
 ) -> dict[str, float]:
     if len(data[0]) < 2:
         return {"mean": value, "low": value, "high": value}
-    found = bootstrap(
-        data,
-        statistic,
-        n_resamples=RESAMPLES,
-        method="percentile",
-        paired=True,
-        vectorized=True,
-        random_state=SEED,
-    ).bootstrap_distribution
+    drawn = np.random.default_rng(SEED).integers(len(data[0]), size=(RESAMPLES, len(data[0])))
+    found = statistic(*(values[drawn] for values in data), axis=-1)
     # a resample in which all words have as many senses has no correlation
     low, high = np.nanquantile(found, [0.025, 0.975])
     return {"mean": value, "low": float(low), "high": float(high)}

@@ -123,7 +123,9 @@ def test_outputs_that_cannot_be_written(tmp_path: Path, capsys: Capsys) -> None:
 
 
 def convert(checkpoint: Path, out: Path, data: Path, *flags: object) -> list[object]:
-    return ["convert", checkpoint, "-o", out, "--data", data, *flags]
+    """The command for many senses, since a tiny corpus gives evidence for few."""
+    given = ["--number-of-senses", "distortion", *flags]
+    return ["convert", checkpoint, "-o", out, "--data", data, *given]
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)

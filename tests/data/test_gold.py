@@ -6,7 +6,14 @@ from random import Random
 import pytest
 
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.data.gold import gold_of_translations, parallel_words, with_several_senses
+from fairseq_kerbs.data.gold import (
+    frequent_senses,
+    gold_of_translations,
+    merge_forms,
+    parallel_words,
+    with_merged_forms,
+    with_several_senses,
+)
 from tests.helpers.cli import Patch
 
 Rows = list[tuple[str, ...]]
@@ -82,3 +89,59 @@ def test_rare_words_and_senses_are_left_out() -> None:
     assert {row[2:] for row in chosen} == {("bank", "a"), ("bank", "b")}
     assert len(chosen) == 10
     assert with_several_senses(rows, least_share=0.6) == []
+
+
+def test_words_with_one_sense_are_kept_on_request() -> None:
+    rows = translations("--stemmer none --all-words")
+    assert {row[2] for row in rows} == {"bank", "seal", "tree"}  # all but function words
+    assert {row[3] for row in rows if row[2] == "bank"} == {*LEXICON["bank"]}
+    merged = translations("--stemmer none --all-words --merge-forms")
+    assert len(merged) == len(rows)
+    senses = {row[3] for row in merged if row[2] == "bank"}
+    assert len(senses) == 2
+    assert "břeh" in senses
+    assert len({row[3] for row in merged if row[2] == "tree"}) == 1
+
+
+def test_forms_begin_alike() -> None:
+    """The most frequent form stands for all. Accents do not count, three letters and ⅔ do."""
+    counts = {"kamen": 5, "kámen": 7, "kamínek": 1, "břeh": 9, "bok": 2, "bod": 1, "kraj": 3}
+    assert merge_forms(counts | {"krajina": 1}) == {
+        "břeh": "břeh",
+        "kámen": "kámen",
+        "kamen": "kámen",
+        "kamínek": "kamínek",  # kam is less than two thirds of kamen
+        "kraj": "kraj",
+        "krajina": "kraj",
+        "bok": "bok",  # bo are two letters
+        "bod": "bod",
+    }
+    assert merge_forms({"kran": 2, "kranich": 1}, beginning=5) == {
+        "kran": "kran",
+        "kranich": "kranich",
+    }
+    assert merge_forms({"a": 2, "á": 1}) == {"a": "a", "á": "a"}
+    assert merge_forms({}) == {}
+
+
+def test_forms_are_merged_within_a_word() -> None:
+    rows = [
+        (0, 0, "a", "strom"),
+        (1, 0, "a", "stromy"),
+        (2, 0, "a", "strom"),
+        (0, 0, "b", "stromy"),
+    ]
+    assert [row[3] for row in with_merged_forms(rows)] == ["strom", "strom", "strom", "stromy"]
+
+
+def test_a_rare_sense_is_left_out_before_words_are_counted() -> None:
+    rows = [(line, 0, "bank", "a" if line < 19 else "b") for line in range(20)]
+    rows += [(0, 0, "seal", "c"), (1, 0, "seal", "d")]
+    assert len(frequent_senses(rows)) == 22
+    assert {row[2:] for row in frequent_senses(rows, least_share=0.1)} == {
+        ("bank", "a"),
+        ("seal", "c"),
+        ("seal", "d"),
+    }
+    assert frequent_senses(rows, least_count=20, least_share=0.1) == []
+    assert len(frequent_senses(rows, least_count=19, least_share=0.1)) == 19

@@ -10,6 +10,7 @@ import functools
 import math
 import weakref
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import mpmath
@@ -351,3 +352,27 @@ class Memory(TorchDispatchMode):
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
         self.peak = max(self.peak, sum(storages.values()))
         return result
+
+
+def bcubed_by_occurrence(gold: Sequence[int], induced: Sequence[int]) -> tuple[float, float, float]:
+    """B-cubed precision, recall and F: for each occurrence, those that share its senses."""
+    precision = 0.0
+    recall = 0.0
+    for i in range(len(gold)):
+        same_induced = {j for j in range(len(gold)) if induced[j] == induced[i]}
+        same_gold = {j for j in range(len(gold)) if gold[j] == gold[i]}
+        precision += len(same_induced & same_gold) / len(same_induced) / len(gold)
+        recall += len(same_induced & same_gold) / len(same_gold) / len(gold)
+    return precision, recall, 2 * precision * recall / (precision + recall)
+
+
+def paired_by_pair(gold: Sequence[int], induced: Sequence[int]) -> tuple[float, float, float]:
+    """Precision, recall and F of pairs of occurrences with one sense. No pairs are not wrong."""
+    pairs = list(combinations(range(len(gold)), 2))
+    of_induced = {pair for pair in pairs if induced[pair[0]] == induced[pair[1]]}
+    of_gold = {pair for pair in pairs if gold[pair[0]] == gold[pair[1]]}
+    both = of_induced & of_gold
+    precision = len(both) / len(of_induced) if of_induced else 1.0
+    recall = len(both) / len(of_gold) if of_gold else 1.0
+    total = precision + recall
+    return precision, recall, 2 * precision * recall / total if total else 0.0
