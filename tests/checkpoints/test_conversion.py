@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import shutil
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -184,3 +186,89 @@ def test_our_biased_softmax_gets_senses(corpus: Path, tmp_path: Path, capsys: Ca
     rows = converted[SENSE_EMBEDDINGS]
     assert rows.shape[1] == 17
     assert len(rows) > int(converted[WORD_OF_SENSE].max()) + 1
+
+
+def test_source_words_and_neighbours_tell_how_many_senses_there_are(
+    trained_softmax: Train, corpus: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    """The synthetic corpus has twelve ambiguous words. Others never need a second sense."""
+    numbers = {}
+    calls: list[tuple[str, list[object]]] = [
+        ("default", []),
+        ("evidence", ["--number-of-senses", "evidence", "--total-senses", 4]),
+        ("strict", ["--least-information", 1, "--total-senses", 4]),
+        ("distortion", ["--number-of-senses", "distortion", "--total-senses", 4]),
+        ("limit", ["--total-senses", 1]),
+    ]
+    for name, flags in calls:
+        out = tmp_path / f"{name}.pt"
+        command = ["convert", trained_softmax("transformer_tiny"), "-o", out, "--data", corpus]
+        printed = kerbs(capsys, *command, *flags)
+        numbers[name] = read_checkpoint(out)["model"][WORD_OF_SENSE].bincount()
+        said = re.search(r"(\S+) senses a word; (\d+)% of the words with 40 contexts", printed)
+        assert said is not None, printed
+        assert float(said[1]) == pytest.approx(float(numbers[name].double().mean()), abs=0.006)
+        by_evidence = name != "distortion"
+        assert ("by evidence of source words and neighbours" in printed) == by_evidence
+        assert ("by distortion, for further training" in printed) != by_evidence
+    symbols = [row.split()[0] for row in (corpus / "dict.en.txt").read_text().splitlines()]
+    named = {
+        name: {symbols[word - 4] for word in (of_word > 1).nonzero().flatten().tolist()}
+        for name, of_word in numbers.items()
+    }
+    assert "of" in named["evidence"]  # von, aus and others
+    assert "the" in named["distortion"] - named["evidence"]
+    assert (numbers["default"] <= numbers["evidence"]).all()
+    assert 1 < numbers["evidence"].max() <= 4
+    assert numbers["evidence"].sum() < numbers["distortion"].sum()
+    assert numbers["strict"].max() == numbers["limit"].max() == 1
+
+
+def test_numbers_of_senses_that_cannot_be_decided(
+    trained_softmax: Train, corpus: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    path = trained_softmax("lstm")
+    command = ["convert", path, "-o", tmp_path / "k.pt"]
+    data = ["--data", corpus]
+    refused: dict[str, list[object]] = {
+        "'--total-senses': 0.9 is not in the range x>=1": [*data, "--total-senses", 0.9],
+        "'--least-information': 1.1 is not in the range": [*data, "--least-information", 1.1],
+        "'--least-information': nan": [*data, "--least-information", "nan"],
+        "--least-information is about senses on clusters": ["--least-information", 0.1],
+        "--number-of-senses is about senses on": ["--number-of-senses", "evidence"],
+        "no word occurs 40 times, so none can have several": [*data, "--split", "test"],
+        "--least-information is for --number-of-senses evidence": [
+            *data,
+            *("--least-information", 0.1, "--number-of-senses", "distortion"),
+        ],
+    }
+    for says, wrong in refused.items():
+        assert says in refusal(capsys, *command, *wrong)
+    assert not (tmp_path / "k.pt").exists()
+
+
+def test_a_language_model_has_no_source_words(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
+    data = tmp_path / "bin"
+    data.mkdir()
+    shutil.copy(corpus / "dict.en.txt", data / "dict.txt")
+    for path in corpus.glob("*.de-en.en.*"):
+        shutil.copy(path, data / path.name.replace(".de-en.en", ""))
+    flags = {
+        "--task": "language_modeling",
+        "--arch": "lstm_lm",
+        "--criterion": "cross_entropy",
+        "--decoder-layers": 1,
+        "--decoder-embed-dim": 8,
+        "--decoder-hidden-size": 8,
+        "--decoder-out-embed-dim": 8,
+        "--sample-break-mode": "eos",
+        "--tokens-per-sample": 50,
+    }
+    fairseq_train(data, "--save-dir", tmp_path / "save", *chain(*flags.items()))
+    path = tmp_path / "save" / "checkpoint_last.pt"
+    command = ["convert", path, "-o", tmp_path / "k.pt", "--data", data]
+    needed = refusal(capsys, *command, "--number-of-senses", "evidence")
+    assert "split train has no source side in another language" in needed
+    assert "--number-of-senses distortion" in needed
+    assert not (tmp_path / "k.pt").exists()
+    assert "by distortion, for further training" in kerbs(capsys, *command)
