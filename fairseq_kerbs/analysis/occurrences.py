@@ -187,14 +187,17 @@ def read_text(
     )
 
 
-def without_pieces(text: Text, requested: NDArray[np.bool_]) -> Text:
+def without_pieces(text: Text, requested: NDArray[np.bool_] | None = None) -> Text:
     """The whole words of a text that was read with pieces.
 
     Args:
-        requested: mask of the tokens whose contexts the text has, [N].
+        requested: mask of the tokens whose contexts the text has, [N]. By default the result has no
+            contexts.
     """
     whole = ~text.tokens["piece"].to_numpy()
-    contexts = text.contexts[torch.from_numpy(whole[requested])]
+    contexts = torch.empty(0, 0)
+    if requested is not None:
+        contexts = text.contexts[torch.from_numpy(whole[requested])]
     tokens = text.tokens[whole].drop(columns="piece").reset_index(drop=True)
     return text._replace(tokens=tokens, contexts=contexts)
 

@@ -6,8 +6,8 @@ with the gold senses (:mod:`fairseq_kerbs.senses.partitions`):
 
 - *senses*: those of the model;
 - *one sense per word*, which the model has to beat;
-- *the best number by the labels*: of k-means into 1 to 4 clusters of contexts, the one with the
-  highest B-cubed F of each word. A rule that only chooses the number of clusters has this ceiling.
+- *the best number by the labels*: of k-means into 1 to 4 clusters of training contexts, the one
+  with the highest B-cubed F of each word. This is the ceiling of rules for the number of clusters.
 
 Whole words and pieces of words (BPE) are apart, because a piece such as *-ated* ends many words. An
 occurrence of a piece has the gold sense of its word.
@@ -39,7 +39,6 @@ from fairseq_kerbs.senses.partitions import Integers, bcubed, paired
 LEAST_LABELS = 25
 """Minimum number of occurrences of a word, or piece, with a gold sense."""
 MOST_CLUSTERS = 4
-SAMPLED = 600  # maximum number of contexts of a word for k-means
 SEED = 1
 RESAMPLES = 1000  # bootstrap samples of words
 PARTITIONS = {
@@ -62,13 +61,15 @@ class CountedWord(NamedTuple):
     senses: int  # number of senses in the model
     gold: Integers  # gold senses, [n]
     induced: Integers  # senses of the model, [n]
-    clusterings: list[Integers]  # clusters of contexts, into 1, 2, …, [n]
+    entry: int  # in the dictionary
+    contexts: torch.Tensor  # [n, d]
+    clusterings: Sequence[Integers] = ()  # clusters of contexts, into 1, 2, …, [n]
 
 
 def counted_words(
     text: Text, gold: GoldSenses, layer: OutputLayer, symbols: Sequence[str]
 ) -> list[CountedWord]:
-    """Words and pieces with at least :data:`LEAST_LABELS` gold senses.
+    """Words and pieces with at least :data:`LEAST_LABELS` gold senses, without clusters.
 
     Args:
         text: a text that was read with pieces, and with the contexts of its tokens.
@@ -83,8 +84,6 @@ def counted_words(
         occurrence = words[:place].count(words[place])
         senses.append(gold.get((text.number[line], occurrence, words[place]), ""))
     known = np.array(senses, object)
-    entries = tokens["entry"].to_numpy()
-    clusters = _Clusters(entries, text.contexts, len(symbols))
     found = []
     for (entry, piece), where in tokens.groupby(["entry", "piece"]).indices.items():
         labelled = where[known[where] != ""]
@@ -100,38 +99,43 @@ def counted_words(
                 len(rows),
                 factorize(known[labelled], sort=True)[0],
                 np.array([rows.index(row) for row in induced]),
-                clusters.of(entry, labelled),
+                int(entry),
+                text.contexts[torch.tensor(labelled)].float(),
             )
         )
     return found
 
 
-class _Clusters:
-    """Clusters of the contexts [N, d] of tokens with these entries [N], as ``convert`` has them."""
+def cluster_training(words: Sequence[CountedWord], training: ContextSample) -> list[CountedWord]:
+    """Words with the clusters of their contexts, which are fitted on training contexts.
 
-    def __init__(self, entries: Integers, contexts: torch.Tensor, vocabulary: int) -> None:
-        self._contexts = contexts
-        words = torch.tensor(entries)
-        counts = torch.bincount(words, minlength=vocabulary)
-        size = 2 * contexts.shape[1] * int(counts.clamp_max(SAMPLED).sum() + 1)
-        self._sample = ContextSample(counts, contexts.shape[1], SAMPLED, size, special=0)
-        self._sample.add(words, contexts)
-        self._basis = whiten(self._sample)[0]
-        self._centers: dict[int, list[torch.Tensor]] = {}
+    Args:
+        words: words without clusters.
+        training: sample of the training contexts of these words, as ``convert`` takes it.
 
-    def of(self, entry: int, rows: Integers) -> list[Integers]:
-        """Nearest centers of some rows of an entry, for 1, 2, … centers."""
-        if entry not in self._centers:
-            points = self._sample.contexts(entry) @ self._basis
-            centers = [torch.zeros(1, len(self._basis))]
-            for found in cluster([points], MOST_CLUSTERS)[0][1:] if len(points) else []:
-                kinds = range(int(found.labels.max()) + 1)
-                means = [points[found.labels == kind].mean(0) for kind in kinds]
-                centers.append(torch.stack(means))
-            self._centers[entry] = centers
-        points = self._contexts[torch.tensor(rows)].float() @ self._basis
-        nearest = [torch.cdist(points, centers).argmin(1) for centers in self._centers[entry]]
-        return [labels.numpy() for labels in nearest]
+    Returns:
+        the words, where an occurrence is in the cluster of the nearest center, after whitening.
+        A word with few training contexts has a single cluster.
+    """
+    basis = whiten(training)[0]
+    centers: dict[int, list[torch.Tensor]] = {}
+    clustered = []
+    for word in words:
+        if word.entry not in centers:
+            points = training.contexts(word.entry) @ basis
+            found = cluster([points], MOST_CLUSTERS)[0] if len(points) else []
+            centers[word.entry] = [_centers(points, of_k.labels) for of_k in found[1:]]
+        whitened = word.contexts @ basis
+        labels = [np.zeros(len(word.gold), np.int64)]
+        labels += [torch.cdist(whitened, of_k).argmin(1).numpy() for of_k in centers[word.entry]]
+        clustered.append(word._replace(clusterings=labels))
+    return clustered
+
+
+def _centers(points: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Means of the points of each cluster, [k, d]."""
+    kinds = range(int(labels.max()) + 1)
+    return torch.stack([points[labels == kind].mean(0) for kind in kinds])
 
 
 def judge_counts(words: Sequence[CountedWord]) -> dict[str, Any]:

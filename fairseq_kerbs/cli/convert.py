@@ -73,7 +73,7 @@ from fairseq_kerbs.utils.errors import UserError
     type=Number(min=0, max=1),
     metavar="F",
     help="for evidence: minimum share of the entropy of senses, and of source words, that "
-    "neighbours explain. A larger value gives fewer senses [0.05]",
+    "neighbours explain. A larger value gives fewer senses [0.2]",
 )
 @click.option(
     "--split", metavar="SPLIT", default="train", help="with --data: its split for contexts"

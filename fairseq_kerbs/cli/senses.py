@@ -243,7 +243,6 @@ def _compare_with_gold(
     indices = trained.dictionary.indices
     numbers = {word: indices[word] for word in labels if word in indices}
     entries = numbers.values()
-    sample = sample_of(entries, layer.vocab_size, layer.weight.shape[1], gold_senses.CONTEXTS)
     gold_senses.lines_as_samples(trained.task)
     extras = Extras(words=entries, pieces=True)
     with_pieces = read_text(trained.model, trained.task, split, extras=extras)
@@ -255,6 +254,8 @@ def _compare_with_gold(
         trained.dictionary.symbols,
     )
     text = without_pieces(with_pieces, requested.to_numpy())
+    sampled = {*entries, *(word.entry for word in counted)}
+    sample = sample_of(sampled, layer.vocab_size, layer.weight.shape[1], gold_senses.CONTEXTS)
     labelled, met = gold_senses.label_occurrences(text, gold, layer, numbers)
     if training is not trained:
         gold_senses.lines_as_samples(training.task)
@@ -263,10 +264,11 @@ def _compare_with_gold(
         training.task,
         "train",
         TOKENS_FOR_NAMES,
-        extras=Extras(sample=sample),
+        extras=Extras(sample=sample, pieces=True),
         flag="--train-data",
     )
-    names = text if split == "train" else train
+    names = text if split == "train" else without_pieces(train)
+    counted = sense_counts.cluster_training(counted, sample)
     contexts = {word: sample.contexts(numbers[word]).numpy() for word in labelled}
     most = [word for word, _ in labels.most_common() if word in numbers]
     return Found(

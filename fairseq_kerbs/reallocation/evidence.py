@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from fairseq_kerbs.reallocation.clustering import Clustering
 from fairseq_kerbs.senses.partitions import Integers, bcubed
 
-LEAST_INFORMATION = 0.05
+LEAST_INFORMATION = 0.2
 """Minimum share of the entropy of clusters, and of source words, that neighbours explain."""
 
 LEAST_LABELLED = 20

@@ -6,7 +6,8 @@ Each SOFTMAX.pt is a softmax model of another seed. GOLD.tsv has gold senses of 
 training text (``fairseq-kerbs gold-translations --all-words``). The contexts of each word are
 clustered as ``fairseq-kerbs convert`` does, and each rule chooses the number of clusters. A rule's
 parameter is chosen on one half of the words, the *selection* half. FOLDER receives
-``candidates.csv``, with figures on both halves, and ``words.csv``, with B-cubed F of each word.
+``candidates.csv``, with figures on both halves, ``parameters.csv``, with B-cubed F of whole words
+on the selection half for each parameter, and ``words.csv``, with B-cubed F of each word.
 
 The dip test needs ``pip install diptest``. Without it the rule is left out, and a line says so.
 """
@@ -26,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import click
 import numpy as np
 from numpy.typing import NDArray
-from pandas import DataFrame, factorize
+from pandas import DataFrame, concat, factorize
 from scipy.special import logsumexp
 
 from fairseq_kerbs.analysis.evidence import ParallelLines
@@ -275,13 +276,14 @@ RULES: dict[str, tuple[Rule, Sequence[float]]] = {
 }
 
 
-def compare(cases: Sequence[Case]) -> tuple[DataFrame, DataFrame]:
-    """Figures of each rule and of each word, for cases of all models.
+def compare(cases: Sequence[Case]) -> dict[str, DataFrame]:
+    """Figures of each rule, of its parameters, and of each word, for cases of all models.
 
     The parameter of a rule is the one with the highest B-cubed F of whole words on the selection
     half. Figures of a word are means over models, and intervals are over words.
     """
     candidates = []
+    tried = []
     words = []
     for name, (rule, parameters) in RULES.items():
         scored = {value: _scored(cases, rule, value) for value in parameters}
@@ -290,6 +292,10 @@ def compare(cases: Sequence[Case]) -> tuple[DataFrame, DataFrame]:
             for value, table in scored.items()
         }
         chosen = max(parameters, key=lambda value: mean[value])
+        tried += [
+            {"rule": name, "parameter": value, "f": f, "chosen": value == chosen}
+            for value, f in mean.items()
+        ]
         table = scored[chosen]
         words.append(table.assign(rule=name))
         for (kind, half), group in table.groupby(["kind", "half"]):
@@ -303,9 +309,11 @@ def compare(cases: Sequence[Case]) -> tuple[DataFrame, DataFrame]:
                 | {"worse": int((group["minus_one"] < -1e-9).sum())}
                 | _correlations(group)
             )
-    return DataFrame(candidates), DataFrame().from_records(
-        [row for table in words for row in table.to_dict("records")]
-    )
+    return {
+        "candidates.csv": DataFrame(candidates),
+        "parameters.csv": DataFrame(tried),
+        "words.csv": concat(words),
+    }
 
 
 def _scored(cases: Sequence[Case], rule: Rule, parameter: float) -> DataFrame:
@@ -355,7 +363,7 @@ def sense_counts(checkpoints: tuple[Path, ...], data: Path, gold: Path, output: 
     if all(value in (0.0, 1.0) for case in cases for value in case.dip):
         print("diptest is not installed, so the dip test is left out", file=sys.stderr)
     output.mkdir(parents=True, exist_ok=True)
-    for name, table in zip(("candidates.csv", "words.csv"), compare(cases)):
+    for name, table in compare(cases).items():
         text = table.to_csv(index=False, float_format="%.5f", lineterminator="\n")
         write_output(output / name, text, f"{len(table)} rows")
 

@@ -2,17 +2,21 @@
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import linregress
 
 from fairseq_kerbs.analysis.occurrences import all_tokens
 from fairseq_kerbs.analysis.sense_counts import (
     CountedWord,
+    cluster_training,
     counts_as_text,
     entropy,
     interval,
     judge_counts,
     partial_correlation,
 )
+from fairseq_kerbs.checkpoints.contexts import sample_of
+from fairseq_kerbs.senses.partitions import bcubed
 from tests.analysis.conftest import Reported, Trained
 from tests.helpers.fairseq_fixtures import dictionary
 
@@ -24,7 +28,9 @@ SPLIT = np.array([0, 0, 1, 1])
 def counted(name: str, gold: np.ndarray, induced: np.ndarray, frequency: int = 9) -> CountedWord:
     piece = name.endswith("@@")
     senses = int(induced.max()) + 1
-    return CountedWord(name, piece, frequency, senses, gold, induced, [ONE, SPLIT, GOLD])
+    contexts = torch.zeros(len(gold), 3)
+    clusters = [ONE, SPLIT, GOLD]
+    return CountedWord(name, piece, frequency, senses, gold, induced, 7, contexts, clusters)
 
 
 def test_figures_by_hand() -> None:
@@ -50,6 +56,20 @@ def test_figures_by_hand() -> None:
     assert "whole words, 3" in text
     assert "pieces of words, 1" in text
     assert "none, all have as many senses" in text
+
+
+def test_clusters_are_those_of_training_contexts() -> None:
+    """Two clusters are trained, and few occurrences are labelled, which alone would have one."""
+    centers = 8.0 * torch.eye(3)
+    noise = torch.randn(80, 3, generator=torch.Generator().manual_seed(1))
+    training = sample_of([7, 8], 9, 3, 80)
+    training.add(torch.full((80,), 7), centers[torch.arange(80) % 2] + noise)
+    labelled = counted("a", GOLD, ONE)._replace(contexts=centers[[0, 0, 0, 1]], clusterings=())
+    rare = labelled._replace(entry=8)
+    found, of_rare = cluster_training([labelled, rare], training)
+    assert [len(set(labels.tolist())) for labels in found.clusterings[:2]] == [1, 2]
+    assert bcubed(GOLD, found.clusterings[1]).f == pytest.approx(1.0)
+    assert [labels.tolist() for labels in of_rare.clusterings] == [[0, 0, 0, 0]]
 
 
 def test_nothing_to_judge() -> None:
