@@ -21,6 +21,9 @@ case $3 in
     echo "… | train_inner | epoch 001:  100 / 171 loss=8.3, nll_loss=8.2, num_updates=100, lr=1"
     echo "… | valid | epoch 001 | valid on 'valid' subset | loss 4.8 | ppl 9 | num_updates 171"
     echo "… | train_inner | epoch 002:  29 / 171 loss=5.6, nll_loss=5.5, num_updates=200, lr=1" ;;
+  convert)
+    echo "1.11 senses a word; 8% of the words with 40 contexts have several"
+    echo "loss of split valid: 0.029 bits a token before, 0.029 after" ;;
   generate) echo "BLEU|nrefs:1 = 94.74" ;;
   senses) printf 'wrote x\nbank: 2 senses\n  bank#1\n\nbat: 3 senses\n\nword  n  gold\nall 26\n' ;;
 esac
@@ -46,6 +49,8 @@ def test_quickstart_shows_what_matters_and_logs_all(tmp_path: Path) -> None:
         "wrote text: 9 pairs",
         "171 updates: validation loss 4.8",
         "200 updates: loss 5.6",
+        "1.11 senses a word; 8% of the words with 40 contexts have several",
+        "loss of split valid: 0.029 bits a token before, 0.029 after",
         "BLEU|nrefs:1 = 94.74",
         "bank: 2 senses",
         "  bank#1",
@@ -55,10 +60,12 @@ def test_quickstart_shows_what_matters_and_logs_all(tmp_path: Path) -> None:
         "",
     ]
     assert str(folder / "steps.log") in said.splitlines()[0]
-    assert said.count("[quickstart] ") == 8
+    assert said.count("[quickstart] ") == 9
     logs = [(folder / name).read_text() for name in ("steps.log", "train.log", "senses.txt")]
     assert logs[0] == (
-        "much\nmuch of toy\nwrote text: 9 pairs\nmuch of prepare\nmuch of generate\n"
+        "much\nmuch of toy\nwrote text: 9 pairs\nmuch of prepare\nmuch of convert\n"
+        "1.11 senses a word; 8% of the words with 40 contexts have several\n"
+        "loss of split valid: 0.029 bits a token before, 0.029 after\nmuch of generate\n"
         "BLEU|nrefs:1 = 94.74\n"
     )
     assert logs[1].startswith("much of train\n")
