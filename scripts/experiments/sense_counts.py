@@ -53,7 +53,7 @@ from fairseq_kerbs.reallocation.evidence import (
 )
 from fairseq_kerbs.senses.partitions import Integers, bcubed
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.processes import progress
+from fairseq_kerbs.utils.progress import progress
 
 MOST = 4
 CONTEXTS = 600
