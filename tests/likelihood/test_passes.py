@@ -86,3 +86,12 @@ def test_gradients_overwrite_logits_or_bfloat16_products(dtype: torch.dtype) -> 
     else:
         assert torch.equal(logits, by_x)
         assert torch.equal(x, before)
+
+
+def test_gradients_by_norms_are_summed_over_senses() -> None:
+    generator = torch.Generator().manual_seed(2)
+    grad_logits = torch.randn(9, 4, generator=generator, dtype=torch.float64)
+    slope = torch.randn(9, 4, generator=generator, dtype=torch.float64)
+    expected = torch.stack([grad_logits[:, n] @ slope[:, n] for n in range(4)])
+    torch.testing.assert_close(passes._sum_over_senses(grad_logits, slope), expected)
+    assert passes._sum_over_senses(grad_logits, 0.0).tolist() == [0.0] * 4
