@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import inspect
 import logging
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from fairseq_kerbs.cli.experiments import (
+    choose_threads,
     config_argument,
     data_argument,
     dry_run_option,
@@ -21,7 +24,12 @@ from fairseq_kerbs.cli.experiments import (
 )
 from fairseq_kerbs.cli.output import announce, show
 from fairseq_kerbs.cli.parameters import PASS_ON, Command, examples
+from fairseq_kerbs.cli.stopping import INTERRUPTED, STOPPED, where_it_goes_on
 from fairseq_kerbs.utils.processes import find_program, quoted
+
+if TYPE_CHECKING:
+    from fairseq_kerbs.configurations import Experiment
+    from fairseq_kerbs.training.staged import Training
 
 
 class _WithDefaults(argparse.HelpFormatter):
@@ -101,7 +109,7 @@ def train(config: Path, data: str, save_dir: str, passed_on: tuple[str, ...], dr
     """
     from fairseq_kerbs.models import check_flags_of_model
     from fairseq_kerbs.program_checks import check_call
-    from fairseq_kerbs.training.staged import Training, check_training, train_and_place
+    from fairseq_kerbs.training.staged import Training, check_training
 
     experiment = load_experiment(config, data)
     flags = {"save-dir": save_dir, **experiment.train}
@@ -111,6 +119,29 @@ def train(config: Path, data: str, save_dir: str, passed_on: tuple[str, ...], dr
     call = training.call()
     check_call(call, data, dry_run=dry_run)
     check_flags_of_model(call.values)
+    if not dry_run:
+        choose_threads(call.values)
+    try:
+        status = _run_steps(experiment, training, dry_run=dry_run)
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    except SystemExit as ended:
+        if ended.code not in STOPPED:
+            raise
+        status = int(ended.code)
+    if status in STOPPED:
+        print(f"fairseq-kerbs: stopped; {where_it_goes_on(call)}", file=sys.stderr)
+    return status
+
+
+def _run_steps(experiment: Experiment, training: Training, *, dry_run: bool) -> int:
+    """Run fairseq-train, or the three steps of a training with a placement of senses.
+
+    Returns the exit status of the last step. Raises SystemExit with that of another one that fails.
+    """
+    from fairseq_kerbs.training.staged import train_and_place
+
+    call = training.call()
     dropped = call.dropped
 
     def run_step(step: Sequence[str]) -> None:
