@@ -40,6 +40,7 @@ from fairseq_kerbs.reallocation.clustering import (
     PlacementSettings,
     place_senses,
 )
+from fairseq_kerbs.utils.dictionaries import digests_of
 from fairseq_kerbs.utils.errors import UserError, as_user_error
 from fairseq_kerbs.utils.files import atomic_write
 from fairseq_kerbs.utils.progress import progress
@@ -449,6 +450,9 @@ def write_checkpoint(path: Path, source: SoftmaxModel, converted: Converted) -> 
         "lr_scheduler_state": {},
         "num_updates": 0,
     }
+    task_state = dict(source.state.get("task_state") or {})
+    if hasattr(source.task, "state"):  # else its words are placeholders
+        task_state |= digests_of(source.task)
     state = {
         "args": None,
         "cfg": config | {"model": converted.settings},
@@ -457,7 +461,7 @@ def write_checkpoint(path: Path, source: SoftmaxModel, converted: Converted) -> 
         "optimizer_history": [history],
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
         "last_optimizer_state": None,
-        "task_state": source.state.get("task_state") or {},
+        "task_state": task_state,
     }
     content = io.BytesIO()
     torch.save(state, content)  # to memory, as torch.save hides the error of a full disk

@@ -254,6 +254,11 @@ def theta(
             "--kernel kerbs, or draw 'plot usage' or 'plot contexts' of this one"
         )
     theta_of_senses = layer.kernel.theta_of(layer.theta.detach())
+    if not theta_of_senses.any():
+        raise UserError(
+            f"θ of all senses of {checkpoint} is 0, as 'fairseq-kerbs convert' sets it, so that "
+            "there is nothing to draw; train the model on, or draw 'plot usage' or 'plot contexts'"
+        )
     words_of_sets = [list(dict.fromkeys(words)) for words in sets]
     thetas = []
     shares = []

@@ -109,7 +109,7 @@ def train(config: Path, data: str, save_dir: str, passed_on: tuple[str, ...], dr
     """
     from fairseq_kerbs.models import check_flags_of_model
     from fairseq_kerbs.program_checks import check_call
-    from fairseq_kerbs.training.staged import Training, check_training
+    from fairseq_kerbs.training.staged import Training, check_text, check_training
 
     experiment = load_experiment(config, data)
     flags = {"save-dir": save_dir, **experiment.train}
@@ -120,6 +120,8 @@ def train(config: Path, data: str, save_dir: str, passed_on: tuple[str, ...], dr
     check_call(call, data, dry_run=dry_run)
     check_flags_of_model(call.values)
     if not dry_run:
+        if experiment.placement is not None:
+            check_text(call, data)
         choose_threads(call.values)
     try:
         status = _run_steps(experiment, training, dry_run=dry_run)

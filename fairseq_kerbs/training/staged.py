@@ -16,8 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.configurations import Flags, StagedPlacement, flag_arguments
+from fairseq_kerbs.configurations import Flags, StagedPlacement, flag_arguments, language_pair
+from fairseq_kerbs.program_checks import check_languages
 from fairseq_kerbs.programs import TRAIN, Call, read_call
+from fairseq_kerbs.reallocation.clustering import LEAST_CONTEXTS
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import check_whole
 from fairseq_kerbs.utils.processes import SAFE, find_program
@@ -127,7 +129,10 @@ class _Steps:
                 "SAVE_DIR, or the former limits"
             )
         if self.last.exists():
-            advice = "name another SAVE_DIR, or the former flags"
+            advice = "name another SAVE_DIR, or the former length"
+            former = self._former_length()
+            if former != self.call.values.max_update:
+                advice += f", --max-update {former}"
             self.check_updates(self.placed.exists(), advice)
 
     def check_updates(self, ended: bool, advice: str) -> None:
@@ -138,6 +143,14 @@ class _Steps:
                 f"{self.folder} has {done} updates, but senses are to be placed after "
                 f"{self.updates}; {advice}"
             )
+
+    def _former_length(self) -> int:
+        """``--max-update`` of the training that the folder is of, with the present fraction."""
+        updates = int(_read_trusted(self.last)["cfg"]["optimization"]["max_update"])
+        last = Path(self.training.save_dir) / "checkpoint_last.pt"
+        if last.exists():
+            return updates + int(_read_trusted(last)["cfg"]["optimization"]["max_update"])
+        return round(updates / self.placement.at)
 
     def train_softmax(self) -> list[str]:
         """The command of the first step."""
@@ -244,6 +257,28 @@ def check_training(training: Training, placement: StagedPlacement) -> Call:
     if ":" in training.data:
         raise UserError(f"{training.data}: a training with placement takes one folder of data")
     return call
+
+
+def check_text(call: Call, data: str) -> None:
+    """Raise a UserError if no word can receive several senses, by the counts in the dictionary.
+
+    The placement would find this as well, but only after the softmax has been trained.
+    """
+    from fairseq.data import Dictionary
+
+    folder = Path(data)
+    file = folder / "dict.txt"  # of a language model
+    if not file.exists():
+        _, target = check_languages(call, data) or language_pair(data)
+        file = folder / f"dict.{target}.txt"
+    dictionary = Dictionary.load(str(file))
+    most = max(dictionary.count[dictionary.nspecial :], default=0)
+    # all are 1, or 0, in a dictionary without counts
+    if 1 < most < LEAST_CONTEXTS:
+        raise UserError(
+            f"{file}: no word occurs {LEAST_CONTEXTS} times, so that none can receive several "
+            "senses; take more text, or a configuration without placement"
+        )
 
 
 def _most_senses(call: Call) -> int:

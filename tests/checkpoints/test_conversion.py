@@ -17,6 +17,7 @@ from fairseq_kerbs.checkpoints.conversion import describe_budget
 from tests.checkpoints.conftest import ARCHITECTURES, LENGTH, Train
 from tests.helpers import softmax_checkpoints as softmax
 from tests.helpers.cli import Capsys, kerbs
+from tests.helpers.commands import USER_DIR, run
 from tests.helpers.fairseq_fixtures import make_batch, teacher_forced
 from tests.helpers.softmax_checkpoints import CASES
 from tests.helpers.tiny_checkpoint import fairseq_train
@@ -211,6 +212,24 @@ def test_gap_and_contexts(
     assert not torch.equal(rows[0], rows[1])
     assert not torch.equal(rows[0], rows[2])
     assert torch.equal(rows[0], rows[3])
+
+
+@pytest.mark.slow
+def test_a_converted_model_refuses_another_dictionary(
+    trained_softmax: Train, corpus: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    """In generation. fairseq's own checkpoints do not say with which one they were trained."""
+    out = tmp_path / "k.pt"
+    kerbs(capsys, *convert(trained_softmax("lstm"), out, corpus))
+    turned = shutil.copytree(corpus, tmp_path / "turned")
+    file = turned / "dict.en.txt"
+    words = file.read_text().splitlines()
+    file.write_text("\n".join([words[1], words[0], *words[2:]]) + "\n")
+    generate = (*USER_DIR, "--path", out, "--beam", 1, "--cpu", "--gen-subset", "valid")
+    run("fairseq-generate", corpus, *generate)
+    said = run("fairseq-generate", turned, *generate, status=1)
+    assert "the checkpoint has a target dictionary of" in said
+    assert "Traceback" not in said
 
 
 def test_our_biased_softmax_gets_senses(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:

@@ -73,6 +73,7 @@ def test_one_command_trains_softmax_and_senses(tmp_path: Path, capsys: Capsys) -
     for most, at in ((50, 20), (20, 8)):
         refused = kerbs(capsys, *command, "--max-update", most, status=2)
         assert f"has 10 updates, but senses are to be placed after {at}" in refused
+        assert refused.endswith("or the former length, --max-update 25\n")
         placed.unlink(missing_ok=True)
     assert not placed.exists()
 
