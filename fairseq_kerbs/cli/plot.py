@@ -336,9 +336,9 @@ def usage(
 @click.argument("log", type=FILE)
 @figure_option
 def history(log: Path, output: Path) -> None:
-    """Words by number of senses, moved senses and quantiles of theta over training.
+    """Words by number of senses, moved senses, loss and quantiles of theta over training.
 
-    LOG is the output of fairseq-train, or its --tensorboard-logdir.
+    LOG is the output of fairseq-train or 'fairseq-kerbs train', or its --tensorboard-logdir.
     """
     from fairseq_kerbs.analysis.plots import check_figure_path, plot_history, read_history
 

@@ -7,6 +7,7 @@ import inspect
 import logging
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -141,10 +142,17 @@ def _run_steps(experiment: Experiment, training: Training, *, dry_run: bool) -> 
 
     Returns the exit status of the last step. Raises SystemExit with that of another one that fails.
     """
-    from fairseq_kerbs.training.staged import train_and_place
+    from fairseq_kerbs.training.curve import begins_after
+    from fairseq_kerbs.training.staged import (
+        continued_events,
+        train_and_place,
+        updates_of_softmax,
+    )
 
-    call = training.call()
-    dropped = call.dropped
+    whole = training.call()
+    call = whole
+    events: AbstractContextManager[None] = nullcontext()
+    dropped = whole.dropped
 
     def run_step(step: Sequence[str]) -> None:
         announce(experiment.files, quoted(step), dropped)
@@ -153,13 +161,20 @@ def _run_steps(experiment: Experiment, training: Training, *, dry_run: bool) -> 
             raise SystemExit(status)
 
     if experiment.placement is not None:
-        training = train_and_place(training, experiment.placement, run_step, dry_run=dry_run)
-        call = training.call()
+        last = train_and_place(training, experiment.placement, run_step, dry_run=dry_run)
+        call = last.call()
+        show(begins_after(updates_of_softmax(whole, experiment.placement)))
         if dry_run:
             show(
                 "# --total-senses of the last command is an upper limit until the second has run: "
                 "print it again then"
             )
+        else:
+            continued = continued_events(training, whole, experiment.placement)
+            events = nullcontext() if continued is None else continued.running()
     command = [find_program(call.program), *call.arguments]
     announce(experiment.files, quoted(command), call.dropped)
-    return 0 if dry_run else run_fairseq(command)
+    if dry_run:
+        return 0
+    with events:
+        return run_fairseq(command)

@@ -9,6 +9,7 @@ taken before, and returns the flags of the third.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import zipfile
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from fairseq_kerbs.configurations import Flags, StagedPlacement, flag_arguments,
 from fairseq_kerbs.program_checks import check_languages
 from fairseq_kerbs.programs import TRAIN, Call, read_call
 from fairseq_kerbs.reallocation.clustering import LEAST_CONTEXTS
+from fairseq_kerbs.training.curve import Continued
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import check_whole
 from fairseq_kerbs.utils.processes import SAFE, find_program
@@ -104,6 +106,40 @@ def train_and_place(
     return steps.train_kerbs()
 
 
+def updates_of_softmax(call: Call, placement: StagedPlacement) -> int:
+    """Number of updates of the first step of a training, which ``call`` is the whole of."""
+    return max(1, round(placement.at * call.values.max_update))
+
+
+def continued_events(
+    training: Training, call: Call, placement: StagedPlacement
+) -> Continued | None:
+    """The copy of TensorBoard's events of the third step behind those of the first.
+
+    None without ``--tensorboard-logdir``, or without TensorBoard.
+
+    Args:
+        training: the whole training.
+        call: its call.
+        placement: when senses are placed.
+    """
+    if not _joins_events(call):
+        return None
+    target = Path(call.values.tensorboard_logdir)
+    return Continued(_own_events(training), target, updates_of_softmax(call, placement))
+
+
+def _joins_events(call: Call) -> bool:
+    """Tell whether events are written, by the package that can also read them."""
+    written = bool(call.values.tensorboard_logdir)
+    return written and importlib.util.find_spec("tensorboard") is not None
+
+
+def _own_events(training: Training) -> Path:
+    """Folder of the events of the third step, whose steps begin with 1."""
+    return Path(training.save_dir) / "tensorboard"
+
+
 class _Steps:
     """The commands of the three steps, and the files between them.
 
@@ -115,7 +151,7 @@ class _Steps:
         self.placement = placement
         self.call = call
         given = call.values
-        self.updates = max(1, round(placement.at * given.max_update))  # of the softmax
+        self.updates = updates_of_softmax(call, placement)
         self.folder = Path(training.save_dir) / "softmax"
         self.last = self.folder / "checkpoint_last.pt"
         self.placed = self.folder / f"senses_{placement.total}_{given.max_senses}.pt"
@@ -192,6 +228,8 @@ class _Steps:
         extra += ["--finetune-from-model", str(self.placed)]
         if self._polynomial():
             extra += ["--total-num-update", updates]
+        if _joins_events(self.call):
+            extra += ["--tensorboard-logdir", str(_own_events(self.training))]
         flags = {
             **self.training.flags,
             "output-layer": "kerbs",
