@@ -326,6 +326,13 @@ def _is_translation(task: str) -> bool:
     return kind is not None and issubclass(kind, TranslationTask)
 
 
+def _check_not_empty(folder: Path, split: str) -> None:
+    """Raise a UserError if a dictionary is empty, or a file of a split, which fairseq maps."""
+    for file in sorted([*folder.glob("dict*.txt"), *folder.glob(f"{split}.*")]):
+        if file.suffix in (".bin", ".idx", ".txt") and not file.stat().st_size:
+            raise UserError(f"{file} is empty; prepare the data again")
+
+
 def _check_splits(call: Call, data: str, *, shown_only: bool) -> None:
     """Check that the splits are there that are read. A call that is only shown needs none yet."""
     values = vars(call.values)
@@ -341,6 +348,8 @@ def _check_splits(call: Call, data: str, *, shown_only: bool) -> None:
             continue
         subsets = str(values[name])
         for split in subsets.split(",") if call.program == TRAIN else [subsets]:
+            if split in there and not shown_only:
+                _check_not_empty(folder, split)
             if split not in there:
                 found = f"give one of {', '.join(there)}" if there else "prepare the data again"
                 without = ", or --disable-validation" if name == "valid_subset" else ""

@@ -10,7 +10,7 @@ import re
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -28,6 +28,7 @@ from fairseq_kerbs.analysis.projection import Projection
 from fairseq_kerbs.analysis.words import senses_by_frequency
 from fairseq_kerbs.kernels import kerbs_kernel
 from fairseq_kerbs.kernels.gao import LogKernel, PowerKernel, RadialBasisKernel, WaveletKernel
+from fairseq_kerbs.training.curve import updates_before
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write, iter_lines
 
@@ -283,7 +284,8 @@ def _plain(word: str) -> str:
     return word.replace("\\", "\\\\").replace("$", "\\$") if "$" in word else word
 
 
-_NAMES = re.compile(r"senses_moved|words_with_\d+|theta_q\d+")
+_OF_SENSES = re.compile(r"senses_moved|words_with_\d+|theta_q\d+")
+_NAMES = re.compile(rf"nll_loss|{_OF_SENSES.pattern}")
 # name=value, name value or "name": "value", in JSON for an epoch "train_name"
 _FIGURES = re.compile(r'\b(?:train_)?(\w+?)(?:[= ]|": )"?(-?\d[\d.]*(?:e[+-]?\d+)?)(?=[",} ]|$)')
 _KINDS = ("train_inner", "train")  # records within an epoch, and per epoch
@@ -291,13 +293,16 @@ _KINDS = ("train_inner", "train")  # records within an epoch, and per epoch
 _CHARTS = {
     "words_with_": ("Words by number of senses, over training", "words", "number of senses: {}"),
     "senses_moved": ("Senses moved", "senses since the last record", "senses moved"),
+    "nll_loss": ("Training loss", "bits a token", "loss"),
     "theta_q": ("θ over training", "θ", "{} % of the senses lie below"),
 }
 """Title, y label and legend entry by prefix of the names."""
 
 
 def read_history(path: Path) -> DataFrame:
-    """Read the statistics of senses that a training logged.
+    """Read the statistics of senses that a training logged, and its loss.
+
+    Of a training in three steps, updates of the third are numbered on from those of the first.
 
     Args:
         path: output of fairseq-train with ``--log-format simple``, ``json`` or ``tqdm``, or the
@@ -311,7 +316,7 @@ def read_history(path: Path) -> DataFrame:
         UserError: there are no statistics of senses.
     """
     history = DataFrame(_from_tensorboard(path) if path.is_dir() else _from_log(path)).sort_index()
-    if history.empty:
+    if not _has_senses(history):
         raise UserError(
             f"{path} has no statistics of senses; name the output of fairseq-train for a KerBS "
             "model with --log-format simple, or its --tensorboard-logdir"
@@ -319,15 +324,24 @@ def read_history(path: Path) -> DataFrame:
     return history
 
 
+def _has_senses(names: Iterable[str]) -> bool:
+    """Tell whether some of the names are of statistics of senses."""
+    return any(_OF_SENSES.fullmatch(name) for name in names)
+
+
 def _from_log(path: Path) -> dict[str, dict[int, float]]:
     series: dict[str, dict[str, dict[int, float]]] = {kind: defaultdict(dict) for kind in _KINDS}
+    before = 0  # updates of the softmax, in the third of three steps
     for line in iter_lines(path):
+        begun = updates_before(line)
+        before = before if begun is None else begun
         for kind in _KINDS:
             _, marked, rest = line.partition(f"| {kind} | ")
             figures = dict(_FIGURES.findall(rest)) if marked else {}
             for name in filter(_NAMES.fullmatch, figures if "num_updates" in figures else ()):
-                series[kind][name][int(float(figures["num_updates"]))] = float(figures[name])
-    return series["train_inner"] or series["train"]
+                update = before + int(float(figures["num_updates"]))
+                series[kind][name][update] = float(figures[name])
+    return next((found for found in series.values() if _has_senses(found)), {})
 
 
 def _from_tensorboard(folder: Path) -> dict[str, dict[int, float]]:
@@ -339,7 +353,7 @@ def _from_tensorboard(folder: Path) -> dict[str, dict[int, float]]:
         events = EventAccumulator(str(folder / kind), size_guidance={"scalars": 0})
         events.Reload()
         names = list(filter(_NAMES.fullmatch, events.Tags()["scalars"]))
-        if names:
+        if _has_senses(names):
             return {name: {e.step: e.value for e in events.Scalars(name)} for name in names}
     return {}
 

@@ -38,6 +38,11 @@ def word_numbers(dictionary: Any, words: Sequence[str]) -> list[int]:
         raise UserError("--word: an empty text is no word; name an entry of the dictionary")
     missing = [word for word in words if word not in dictionary.indices]
     if missing:
+        word = missing[0]
+        other_cases = (word.lower(), word.capitalize(), word.upper())
+        known = [other for other in other_cases if other in dictionary.indices]
+        if known:
+            raise UserError(f"--word: {word}: not in the dictionary; did you mean {known[0]}?")
         raise UserError(
             f"--word: {', '.join(missing)}: not in the dictionary, which has no entry for a word "
             "that BPE splits; name another word"

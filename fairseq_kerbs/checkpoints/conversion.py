@@ -40,6 +40,7 @@ from fairseq_kerbs.reallocation.clustering import (
     PlacementSettings,
     place_senses,
 )
+from fairseq_kerbs.utils.dictionaries import digests_of
 from fairseq_kerbs.utils.errors import UserError, as_user_error
 from fairseq_kerbs.utils.files import atomic_write
 from fairseq_kerbs.utils.progress import progress
@@ -77,7 +78,7 @@ class PlacementOnData:
     None, they are rows that lower the loss of further training, as many as the limit allows.
     """
 
-    total_senses: float = 1.5  # maximum number of senses, in units of the vocabulary size
+    total_senses: float = 3.0  # maximum number of senses, in units of the vocabulary size
     split: str = "train"  # split whose contexts are clustered
     valid_split: str = "valid"  # split for the loss before and after
     contexts: int = 600  # maximum number of sampled contexts of a word
@@ -122,7 +123,7 @@ def convert_checkpoint(checkpoint: Path, output: Path, settings: ConversionSetti
     else:
         placed = _place(source, settings.placement, settings.max_senses)
         converted = add_senses(source, settings.max_senses, placed.placement)
-        summary = _summarize(source, converted, placed, settings.placement.valid_split)
+        summary = _summarize(source, converted, placed, settings.placement)
     flags = finetuning_flags(source.config, converted.settings, output)
     length = flags.get("total-num-update")
     if length:
@@ -274,9 +275,10 @@ def _place(source: SoftmaxModel, settings: PlacementOnData, max_senses: int) -> 
 
 
 def _summarize(
-    source: SoftmaxModel, converted: Converted, placed: _Placed, valid_split: str
+    source: SoftmaxModel, converted: Converted, placed: _Placed, settings: PlacementOnData
 ) -> list[str]:
     """Lines with numbers of senses, contexts and seconds, and the loss before and after."""
+    valid_split = settings.valid_split
     of_word = converted.word_of_sense.bincount()  # [V]
     counts = of_word.bincount()[1:].tolist()
     words = ", ".join(f"{n} with {senses}" for senses, n in enumerate(counts, start=1))
@@ -291,11 +293,36 @@ def _summarize(
     return [
         f"{of_word.double().mean():.2f} senses a word; {several:.0%} of the words with "
         f"{LEAST_CONTEXTS} contexts have several",
+        describe_budget(
+            of_word, settings.total_senses, placed.sample.enough, by_evidence=placed.by_evidence
+        ),
         f"words by number of senses: {words}; by {aim}",
         f"contexts: {seen} seen, {len(contexts)} kept ({size:.0f} MB), in "
         f"{placed.sampling:.0f} s; clusters: {placed.clustering:.0f} s",
         f"loss of split {valid_split}: {placed.loss:.3f} bits a token before, {loss:.3f} after",
     ]
+
+
+def describe_budget(of_word: Tensor, allowed: float, enough: Tensor, *, by_evidence: bool) -> str:
+    """A line that says why there are not more senses.
+
+    Args:
+        of_word: number of senses of each word, [V].
+        allowed: maximum number of senses, in units of V.
+        enough: mask of the words with enough contexts for several senses, [V].
+        by_evidence: whether evidence says how many senses a word has.
+    """
+    words = len(of_word)
+    if int(of_word.sum()) == round(allowed * words):
+        return f"these are all that --total-senses {allowed:g} allows"
+    few = words - int(enough.sum())
+    of_others = "contexts of the others have no more clusters"
+    if by_evidence:
+        of_others = "evidence tells no more senses of the others apart"
+    return (
+        f"--total-senses {allowed:g} allows more, but {few} of {words} words have fewer than "
+        f"{LEAST_CONTEXTS} contexts, and {of_others}"
+    )
 
 
 # ------------------------------------------------------------------ the KerBS model
@@ -423,6 +450,9 @@ def write_checkpoint(path: Path, source: SoftmaxModel, converted: Converted) -> 
         "lr_scheduler_state": {},
         "num_updates": 0,
     }
+    task_state = dict(source.state.get("task_state") or {})
+    if hasattr(source.task, "state"):  # else its words are placeholders
+        task_state |= digests_of(source.task)
     state = {
         "args": None,
         "cfg": config | {"model": converted.settings},
@@ -431,7 +461,7 @@ def write_checkpoint(path: Path, source: SoftmaxModel, converted: Converted) -> 
         "optimizer_history": [history],
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
         "last_optimizer_state": None,
-        "task_state": source.state.get("task_state") or {},
+        "task_state": task_state,
     }
     content = io.BytesIO()
     torch.save(state, content)  # to memory, as torch.save hides the error of a full disk

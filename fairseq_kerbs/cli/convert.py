@@ -24,7 +24,7 @@ from fairseq_kerbs.utils.errors import UserError
 @click.command(
     "convert",
     cls=ModelCommand,
-    epilog=examples("convert softmax.pt -o kerbs.pt --total-senses 1.5 --data data/bin"),
+    epilog=examples("convert softmax.pt -o kerbs.pt --data data/bin"),
     needs={
         "--split": ("--data",),
         "--contexts": ("--data",),
@@ -58,7 +58,8 @@ from fairseq_kerbs.utils.errors import UserError
     "--total-senses",
     type=Number(min=1),
     metavar="F",
-    help="with --data: maximum number of senses, in units of the vocabulary size [1.5]",
+    help="with --data: maximum number of senses, in units of the vocabulary size [3, "
+    "or --max-senses if that is less]",
 )
 @click.option(
     "--number-of-senses",
@@ -154,7 +155,7 @@ def convert(
         raise UserError(
             "--least-information is for --number-of-senses evidence; leave one of them out"
         )
-    total = total_senses or min(1.5, max_senses)
+    total = total_senses or min(3.0, max_senses)
     if total > max_senses:
         raise UserError(
             f"--total-senses is {total}, more than --max-senses {max_senses}; change one of them"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import tempfile
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import click
 from fairseq_kerbs.cli.parameters import FILE, no_flag
 from fairseq_kerbs.utils.errors import REFUSALS
 from fairseq_kerbs.utils.processes import run_program
+from fairseq_kerbs.utils.threads import limit_threads, one_thread
 
 if TYPE_CHECKING:
     from fairseq_kerbs.configurations import Experiment
@@ -60,6 +62,32 @@ def load_experiment(config: Path, data: str) -> Experiment:
     experiment = configurations.load_experiment(configurations.find_configuration(config))
     configurations.check_data(data)
     return experiment
+
+
+SMALL = 256
+"""Largest width of a decoder for which one thread is enough: two gain little, and lose much beside
+another program (docs/train.md)."""
+
+_WIDTHS = ("decoder_embed_dim", "decoder_hidden_size", "hidden_size", "embed_dim")
+"""Values of flags that say how wide a decoder is. Every architecture has some of them."""
+
+
+def choose_threads(training: argparse.Namespace) -> None:
+    """Choose the number of threads of the programs of fairseq's that are started from now on.
+
+    A small model has one thread on a CPU, and others one for each core that is free.
+
+    Args:
+        training: values of the flags of fairseq-train that the model was, or will be, trained with.
+    """
+    import torch
+
+    widths = [int(getattr(training, name, None) or 0) for name in _WIDTHS]
+    on_cpu = training.cpu or not torch.cuda.is_available()
+    if on_cpu and 0 < max(widths) <= SMALL:
+        one_thread(f"the model is small (its decoder is {max(widths)} wide)")
+    else:
+        limit_threads()
 
 
 def run_fairseq(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fairseq_kerbs.cli.experiments import (
+    choose_threads,
     config_argument,
     data_argument,
     dry_run_option,
@@ -26,6 +27,7 @@ from fairseq_kerbs.cli.parameters import FILE, OUTPUT, PASS_ON, Command, example
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import STDIN, atomic_write, check_can_write, read_lines
 from fairseq_kerbs.utils.processes import find_program, quoted
+from fairseq_kerbs.utils.threads import limit_threads
 
 if TYPE_CHECKING:
     from fairseq_kerbs.configurations import Experiment
@@ -93,6 +95,19 @@ def _spelling(call: Call, name: str, passed_on: Sequence[str]) -> str:
     spellings = call.actions[name].option_strings
     given = (word.partition("=")[0] for word in passed_on)
     return next((flag for flag in given if flag in spellings), call.flag(name))
+
+
+def _choose_threads(experiment: Experiment, data: str, call: Call) -> None:
+    """Choose the number of threads by the size of the model that the configuration trains."""
+    from fairseq_kerbs.programs import TRAIN, read_call
+
+    try:
+        training = read_call(TRAIN, data, experiment.train).values
+    except UserError:  # no training of it could start, but other models can generate
+        limit_threads()
+        return
+    training.cpu = call.values.cpu
+    choose_threads(training)
 
 
 def check_checkpoints(call: Call) -> None:
@@ -179,6 +194,7 @@ def generate(
     if dry_run:
         return 0
     check_checkpoints(call)
+    _choose_threads(experiment, data, call)
     sentences = sentences_of(first_data, call.values.gen_subset)
     with atomic_write(output) as stream:
         status = run_fairseq(command, stdout=stream)
@@ -278,6 +294,7 @@ def translate(
     source, target = languages_of_text(call, data)
     check_text_call(call)
     check_checkpoints(call)
+    _choose_threads(experiment, data, call)
     reading, segment = preparation_of(folder, source)
     writing, _ = preparation_of(folder, target)
     for choice, flags in call.dropped.items():

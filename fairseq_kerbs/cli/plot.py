@@ -254,6 +254,11 @@ def theta(
             "--kernel kerbs, or draw 'plot usage' or 'plot contexts' of this one"
         )
     theta_of_senses = layer.kernel.theta_of(layer.theta.detach())
+    if not theta_of_senses.any():
+        raise UserError(
+            f"θ of all senses of {checkpoint} is 0, as 'fairseq-kerbs convert' sets it, so that "
+            "there is nothing to draw; train the model on, or draw 'plot usage' or 'plot contexts'"
+        )
     words_of_sets = [list(dict.fromkeys(words)) for words in sets]
     thetas = []
     shares = []
@@ -331,9 +336,9 @@ def usage(
 @click.argument("log", type=FILE)
 @figure_option
 def history(log: Path, output: Path) -> None:
-    """Words by number of senses, moved senses and quantiles of theta over training.
+    """Words by number of senses, moved senses, loss and quantiles of theta over training.
 
-    LOG is the output of fairseq-train, or its --tensorboard-logdir.
+    LOG is the output of fairseq-train or 'fairseq-kerbs train', or its --tensorboard-logdir.
     """
     from fairseq_kerbs.analysis.plots import check_figure_path, plot_history, read_history
 

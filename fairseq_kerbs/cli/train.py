@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 import inspect
 import logging
+import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from fairseq_kerbs.cli.experiments import (
+    choose_threads,
     config_argument,
     data_argument,
     dry_run_option,
@@ -21,7 +25,12 @@ from fairseq_kerbs.cli.experiments import (
 )
 from fairseq_kerbs.cli.output import announce, show
 from fairseq_kerbs.cli.parameters import PASS_ON, Command, examples
+from fairseq_kerbs.cli.stopping import INTERRUPTED, STOPPED, where_it_goes_on
 from fairseq_kerbs.utils.processes import find_program, quoted
+
+if TYPE_CHECKING:
+    from fairseq_kerbs.configurations import Experiment
+    from fairseq_kerbs.training.staged import Training
 
 
 class _WithDefaults(argparse.HelpFormatter):
@@ -101,7 +110,7 @@ def train(config: Path, data: str, save_dir: str, passed_on: tuple[str, ...], dr
     """
     from fairseq_kerbs.models import check_flags_of_model
     from fairseq_kerbs.program_checks import check_call
-    from fairseq_kerbs.training.staged import Training, check_training, train_and_place
+    from fairseq_kerbs.training.staged import Training, check_text, check_training
 
     experiment = load_experiment(config, data)
     flags = {"save-dir": save_dir, **experiment.train}
@@ -111,7 +120,39 @@ def train(config: Path, data: str, save_dir: str, passed_on: tuple[str, ...], dr
     call = training.call()
     check_call(call, data, dry_run=dry_run)
     check_flags_of_model(call.values)
-    dropped = call.dropped
+    if not dry_run:
+        if experiment.placement is not None:
+            check_text(call, data)
+        choose_threads(call.values)
+    try:
+        status = _run_steps(experiment, training, dry_run=dry_run)
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    except SystemExit as ended:
+        if ended.code not in STOPPED:
+            raise
+        status = int(ended.code)
+    if status in STOPPED:
+        print(f"fairseq-kerbs: stopped; {where_it_goes_on(call)}", file=sys.stderr)
+    return status
+
+
+def _run_steps(experiment: Experiment, training: Training, *, dry_run: bool) -> int:
+    """Run fairseq-train, or the three steps of a training with a placement of senses.
+
+    Returns the exit status of the last step. Raises SystemExit with that of another one that fails.
+    """
+    from fairseq_kerbs.training.curve import begins_after
+    from fairseq_kerbs.training.staged import (
+        continued_events,
+        train_and_place,
+        updates_of_softmax,
+    )
+
+    whole = training.call()
+    call = whole
+    events: AbstractContextManager[None] = nullcontext()
+    dropped = whole.dropped
 
     def run_step(step: Sequence[str]) -> None:
         announce(experiment.files, quoted(step), dropped)
@@ -120,13 +161,20 @@ def train(config: Path, data: str, save_dir: str, passed_on: tuple[str, ...], dr
             raise SystemExit(status)
 
     if experiment.placement is not None:
-        training = train_and_place(training, experiment.placement, run_step, dry_run=dry_run)
-        call = training.call()
+        last = train_and_place(training, experiment.placement, run_step, dry_run=dry_run)
+        call = last.call()
+        show(begins_after(updates_of_softmax(whole, experiment.placement)))
         if dry_run:
             show(
                 "# --total-senses of the last command is an upper limit until the second has run: "
                 "print it again then"
             )
+        else:
+            continued = continued_events(training, whole, experiment.placement)
+            events = nullcontext() if continued is None else continued.running()
     command = [find_program(call.program), *call.arguments]
     announce(experiment.files, quoted(command), call.dropped)
-    return 0 if dry_run else run_fairseq(command)
+    if dry_run:
+        return 0
+    with events:
+        return run_fairseq(command)

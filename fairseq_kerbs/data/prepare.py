@@ -171,9 +171,25 @@ class ParallelText:
                     f"--{side}-lang {language}: fairseq takes letters, digits and _ alone; rename "
                     f"the files, such as to zh_CN, and give --{side}-moses zh"
                 )
+        for split, prefix in (
+            ("train", self.train),
+            ("valid", self.valid),
+            *[("test", one) for one in self.test],
+        ):
+            self._check_prefix(split, prefix)
         paths = list(self.raw.values())
         for pair in zip(paths[::2], paths[1::2]):
             check_parallel({str(path): read_lines(path) for path in pair})
+
+    def _check_prefix(self, split: str, prefix: str) -> None:
+        """Raise a UserError if the name of one of two files is given in place of their prefix."""
+        for language in (self.source_lang, self.target_lang):
+            given = prefix.removesuffix(f".{language}")
+            if given != prefix and not Path(f"{prefix}.{language}").exists():
+                raise UserError(
+                    f"--{split} {prefix}: both files are named by what their names begin with; "
+                    f"give --{split} {given}"
+                )
 
 
 def prepare_parallel(dest: Path, workers: int = 1, **flags: Any) -> None:

@@ -9,6 +9,7 @@ taken before, and returns the flags of the third.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import zipfile
 from collections.abc import Callable, Sequence
@@ -16,8 +17,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.configurations import Flags, StagedPlacement, flag_arguments
+from fairseq_kerbs.configurations import Flags, StagedPlacement, flag_arguments, language_pair
+from fairseq_kerbs.program_checks import check_languages
 from fairseq_kerbs.programs import TRAIN, Call, read_call
+from fairseq_kerbs.reallocation.clustering import LEAST_CONTEXTS
+from fairseq_kerbs.training.curve import Continued
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import check_whole
 from fairseq_kerbs.utils.processes import SAFE, find_program
@@ -102,6 +106,40 @@ def train_and_place(
     return steps.train_kerbs()
 
 
+def updates_of_softmax(call: Call, placement: StagedPlacement) -> int:
+    """Number of updates of the first step of a training, which ``call`` is the whole of."""
+    return max(1, round(placement.at * call.values.max_update))
+
+
+def continued_events(
+    training: Training, call: Call, placement: StagedPlacement
+) -> Continued | None:
+    """The copy of TensorBoard's events of the third step behind those of the first.
+
+    None without ``--tensorboard-logdir``, or without TensorBoard.
+
+    Args:
+        training: the whole training.
+        call: its call.
+        placement: when senses are placed.
+    """
+    if not _joins_events(call):
+        return None
+    target = Path(call.values.tensorboard_logdir)
+    return Continued(_own_events(training), target, updates_of_softmax(call, placement))
+
+
+def _joins_events(call: Call) -> bool:
+    """Tell whether events are written, by the package that can also read them."""
+    written = bool(call.values.tensorboard_logdir)
+    return written and importlib.util.find_spec("tensorboard") is not None
+
+
+def _own_events(training: Training) -> Path:
+    """Folder of the events of the third step, whose steps begin with 1."""
+    return Path(training.save_dir) / "tensorboard"
+
+
 class _Steps:
     """The commands of the three steps, and the files between them.
 
@@ -113,7 +151,7 @@ class _Steps:
         self.placement = placement
         self.call = call
         given = call.values
-        self.updates = max(1, round(placement.at * given.max_update))  # of the softmax
+        self.updates = updates_of_softmax(call, placement)
         self.folder = Path(training.save_dir) / "softmax"
         self.last = self.folder / "checkpoint_last.pt"
         self.placed = self.folder / f"senses_{placement.total}_{given.max_senses}.pt"
@@ -127,7 +165,10 @@ class _Steps:
                 "SAVE_DIR, or the former limits"
             )
         if self.last.exists():
-            advice = "name another SAVE_DIR, or the former flags"
+            advice = "name another SAVE_DIR, or the former length"
+            former = self._former_length()
+            if former != self.call.values.max_update:
+                advice += f", --max-update {former}"
             self.check_updates(self.placed.exists(), advice)
 
     def check_updates(self, ended: bool, advice: str) -> None:
@@ -138,6 +179,14 @@ class _Steps:
                 f"{self.folder} has {done} updates, but senses are to be placed after "
                 f"{self.updates}; {advice}"
             )
+
+    def _former_length(self) -> int:
+        """``--max-update`` of the training that the folder is of, with the present fraction."""
+        updates = int(_read_trusted(self.last)["cfg"]["optimization"]["max_update"])
+        last = Path(self.training.save_dir) / "checkpoint_last.pt"
+        if last.exists():
+            return updates + int(_read_trusted(last)["cfg"]["optimization"]["max_update"])
+        return round(updates / self.placement.at)
 
     def train_softmax(self) -> list[str]:
         """The command of the first step."""
@@ -179,6 +228,8 @@ class _Steps:
         extra += ["--finetune-from-model", str(self.placed)]
         if self._polynomial():
             extra += ["--total-num-update", updates]
+        if _joins_events(self.call):
+            extra += ["--tensorboard-logdir", str(_own_events(self.training))]
         flags = {
             **self.training.flags,
             "output-layer": "kerbs",
@@ -244,6 +295,28 @@ def check_training(training: Training, placement: StagedPlacement) -> Call:
     if ":" in training.data:
         raise UserError(f"{training.data}: a training with placement takes one folder of data")
     return call
+
+
+def check_text(call: Call, data: str) -> None:
+    """Raise a UserError if no word can receive several senses, by the counts in the dictionary.
+
+    The placement would find this as well, but only after the softmax has been trained.
+    """
+    from fairseq.data import Dictionary
+
+    folder = Path(data)
+    file = folder / "dict.txt"  # of a language model
+    if not file.exists():
+        _, target = check_languages(call, data) or language_pair(data)
+        file = folder / f"dict.{target}.txt"
+    dictionary = Dictionary.load(str(file))
+    most = max(dictionary.count[dictionary.nspecial :], default=0)
+    # all are 1, or 0, in a dictionary without counts
+    if 1 < most < LEAST_CONTEXTS:
+        raise UserError(
+            f"{file}: no word occurs {LEAST_CONTEXTS} times, so that none can receive several "
+            "senses; take more text, or a configuration without placement"
+        )
 
 
 def _most_senses(call: Call) -> int:

@@ -40,8 +40,13 @@ def remember_dictionaries(task: Any) -> None:
     ):  # a task with placeholder words (checkpoints.building.building_task)
         return
     check_dictionaries({"task_state": task.state.state_dict}, task)
+    task.state.merge_state_dict(digests_of(task))
+
+
+def digests_of(task: Any) -> dict[str, dict[str, str]]:
+    """The entry of ``task_state`` with digests of a task's dictionaries."""
     sides = {"source": task.source_dictionary, "target": task.target_dictionary}
-    task.state.merge_state_dict({STATE: {side: digest(words) for side, words in sides.items()}})
+    return {STATE: {side: digest(words) for side, words in sides.items()}}
 
 
 def check_dictionaries(state: dict[str, Any], task: Any) -> None:

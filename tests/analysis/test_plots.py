@@ -16,6 +16,7 @@ from torch.utils.tensorboard import SummaryWriter
 from fairseq_kerbs.analysis import plots
 from fairseq_kerbs.analysis.projection import Projection
 from fairseq_kerbs.checkpoints import load_layer
+from fairseq_kerbs.training.curve import begins_after
 from fairseq_kerbs.utils.errors import UserError
 from tests.analysis.conftest import Reported, Trained
 from tests.helpers.cli import Capsys, kerbs
@@ -63,6 +64,21 @@ def test_history_from_tensorboard(tmp_path: Path) -> None:
                 for update, value in values.dropna().items():
                     writer.add_scalar(str(name), value, update)
     assert_frame_equal(plots.read_history(tmp_path), HISTORY, check_like=True)
+
+
+def test_history_of_three_steps(tmp_path: Path) -> None:
+    """The third numbers its updates from 1 again."""
+    log = tmp_path / "train.log"
+    record = "2026 | INFO | train_inner | epoch 001: 1 / 9 nll_loss={}, num_updates={}{}"
+    lines = [record.format(9, 10, ""), record.format(8, 20, ""), begins_after(20)]
+    lines += [record.format(7, 5, ", words_with_1=3")]
+    lines += [begins_after(20), record.format(6, 10, ", words_with_1=3")]  # resumed
+    log.write_text("\n".join(lines))
+    history = plots.read_history(log)
+    assert history["nll_loss"].to_dict() == {10: 9, 20: 8, 25: 7, 30: 6}
+    assert history["words_with_1"].dropna().to_dict() == {25: 3, 30: 3}
+    titles = [axes.get_title() for axes in plots.plot_history(history).axes]
+    assert titles == ["Words by number of senses, over training", "Training loss"]
 
 
 def labelled(figure: Any) -> Any:

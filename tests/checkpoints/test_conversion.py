@@ -13,9 +13,11 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from fairseq_kerbs.checkpoints import read_checkpoint
+from fairseq_kerbs.checkpoints.conversion import describe_budget
 from tests.checkpoints.conftest import ARCHITECTURES, LENGTH, Train
 from tests.helpers import softmax_checkpoints as softmax
 from tests.helpers.cli import Capsys, kerbs
+from tests.helpers.commands import USER_DIR, run
 from tests.helpers.fairseq_fixtures import make_batch, teacher_forced
 from tests.helpers.softmax_checkpoints import CASES
 from tests.helpers.tiny_checkpoint import fairseq_train
@@ -145,6 +147,8 @@ def test_a_trained_model_gets_senses_at_an_unchanged_loss(
     word_of_sense = converted["model"][WORD_OF_SENSE]
     words = int(word_of_sense.max()) + 1
     assert words < len(word_of_sense) <= round(1.6 * words)
+    average = len(word_of_sense) / words
+    assert f"\n{average:.2f} senses a word; " in printed
     assert (word_of_sense.bincount()[:4] == 1).all()
     assert converted["cfg"]["model"].reallocation == "none"
 
@@ -161,6 +165,42 @@ def test_a_trained_model_gets_senses_at_an_unchanged_loss(
     assert torch.equal(after_training["model"][WORD_OF_SENSE], word_of_sense)
 
 
+def test_what_became_of_the_budget() -> None:
+    """Five words, of which two have contexts for several senses."""
+    senses_per_word = torch.tensor([1, 1, 3, 2, 1])
+    enough = torch.tensor([False, False, True, True, False])
+    for by_evidence, of_others in (
+        (True, "evidence tells no more senses of the others apart"),
+        (False, "contexts of the others have no more clusters"),
+    ):
+        line = describe_budget(senses_per_word, 3.0, enough, by_evidence=by_evidence)
+        assert line == (
+            "--total-senses 3 allows more, but 3 of 5 words have fewer than 40 contexts, and "
+            f"{of_others}"
+        )
+    for allowed in (1.6, 1.65):  # 8 senses, if rounded
+        line = describe_budget(senses_per_word, allowed, enough, by_evidence=True)
+        assert line == f"these are all that --total-senses {allowed:g} allows"
+
+
+def test_the_default_budget_is_that_of_the_architectures(
+    trained_softmax: Train, corpus: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    """Three senses a word, or --max-senses if that is less."""
+    converted = [("default", []), ("three", ["--total-senses", 3])]
+    numbers = {}
+    for name, flags in converted:
+        out = tmp_path / f"{name}.pt"
+        kerbs(capsys, *convert(trained_softmax("lstm"), out, corpus, *flags))
+        numbers[name] = read_checkpoint(out)["model"][WORD_OF_SENSE].tolist()
+    assert numbers["default"] == numbers["three"]
+    printed = kerbs(
+        capsys,
+        *convert(trained_softmax("lstm"), tmp_path / "two.pt", corpus, "--max-senses", 2),
+    )
+    assert "\n--total-senses 2 allows more, but " in printed
+
+
 def test_gap_and_contexts(
     trained_softmax: Train, corpus: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
@@ -172,6 +212,24 @@ def test_gap_and_contexts(
     assert not torch.equal(rows[0], rows[1])
     assert not torch.equal(rows[0], rows[2])
     assert torch.equal(rows[0], rows[3])
+
+
+@pytest.mark.slow
+def test_a_converted_model_refuses_another_dictionary(
+    trained_softmax: Train, corpus: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    """In generation. fairseq's own checkpoints do not say with which one they were trained."""
+    out = tmp_path / "k.pt"
+    kerbs(capsys, *convert(trained_softmax("lstm"), out, corpus))
+    turned = shutil.copytree(corpus, tmp_path / "turned")
+    file = turned / "dict.en.txt"
+    words = file.read_text().splitlines()
+    file.write_text("\n".join([words[1], words[0], *words[2:]]) + "\n")
+    generate = (*USER_DIR, "--path", out, "--beam", 1, "--cpu", "--gen-subset", "valid")
+    run("fairseq-generate", corpus, *generate)
+    said = run("fairseq-generate", turned, *generate, status=1)
+    assert "the checkpoint has a target dictionary of" in said
+    assert "Traceback" not in said
 
 
 def test_our_biased_softmax_gets_senses(corpus: Path, tmp_path: Path, capsys: Capsys) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fairseq_kerbs.analysis.plots import read_history
 from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.configurations import Flags, StagedPlacement
 from fairseq_kerbs.training.staged import Training, train_and_place
@@ -35,6 +36,7 @@ train:
   cpu: true
   num-workers: 0
   total-senses: null
+  log-interval: 1
 """
 
 
@@ -44,10 +46,17 @@ def test_one_command_trains_softmax_and_senses(tmp_path: Path, capsys: Capsys) -
     configuration = tmp_path / "staged.yaml"
     configuration.write_text(CONFIGURATION)
     save = tmp_path / "save"
-    command = ["train", configuration, data, save]
+    events = tmp_path / "events"
+    command = ["train", configuration, data, save, "--tensorboard-logdir", events]
     train = functools.partial(run, "fairseq-kerbs", *command)
 
-    assert "loss of split valid" in train()
+    printed = train()
+    assert "loss of split valid" in printed
+    log = tmp_path / "log"
+    log.write_text(printed)
+    for history in map(read_history, (log, events)):  # one curve, of both parts
+        assert history["nll_loss"].dropna().index.tolist() == [*range(1, 26)]
+        assert history["words_with_1"].dropna().index.tolist() == [*range(11, 26)]
     first = read_checkpoint(save / "softmax" / "checkpoint_last.pt")
     last = read_checkpoint(save / "checkpoint_last.pt")
     history = last["optimizer_history"][-1]
@@ -73,6 +82,7 @@ def test_one_command_trains_softmax_and_senses(tmp_path: Path, capsys: Capsys) -
     for most, at in ((50, 20), (20, 8)):
         refused = kerbs(capsys, *command, "--max-update", most, status=2)
         assert f"has 10 updates, but senses are to be placed after {at}" in refused
+        assert refused.endswith("or the former length, --max-update 25\n")
         placed.unlink(missing_ok=True)
     assert not placed.exists()
 
