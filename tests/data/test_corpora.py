@@ -33,7 +33,8 @@ def test_entries_are_complete() -> None:
 
 TOKENS = {"train": " \n = a <unk> = \n b c , b\n" * 3, "valid": " \n a c\n", "test": " b b a\n"}
 WIKI = {f"wikitext-2/wiki.{split}.tokens": text.encode() for split, text in TOKENS.items()}
-WIKI_COUNTS, ARCHIVE = {"train": 9, "valid": 2, "test": 1}, zipped(WIKI)
+WIKI_COUNTS = {"train": 9, "valid": 2, "test": 1}
+ARCHIVE = zipped(WIKI)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -92,7 +93,8 @@ def test_offline_one_sentence_says_where_to_put_what(tmp_path: Path, monkeypatch
 
 def test_wikitext2_is_what_prepare_lm_makes_of_it(tmp_path: Path, monkeypatch: Patch) -> None:
     """From the archive under another name, and from its folder."""
-    folder, archive = write_tree(tmp_path, WIKI) / "wikitext-2", tmp_path / "renamed"
+    folder = write_tree(tmp_path, WIKI) / "wikitext-2"
+    archive = tmp_path / "renamed"
     archive.write_bytes(ARCHIVE)
     expect(monkeypatch, "wikitext2", {"archive.zip": ARCHIVE}, WIKI_COUNTS)
     flags = ["--words", "3", "--workers", "1", "--dest"]
@@ -196,7 +198,8 @@ def iwslt_archive(path: Path, monkeypatch: Patch, files: dict[str, bytes]) -> Pa
 
 
 def test_iwslt_archive_to_data(tmp_path: Path, monkeypatch: Patch, capsys: Capsys) -> None:
-    archive, dest = iwslt_archive(tmp_path / "i.tgz", monkeypatch, iwslt_files()), tmp_path / "d"
+    archive = iwslt_archive(tmp_path / "i.tgz", monkeypatch, iwslt_files())
+    dest = tmp_path / "d"
     command = ["prepare-iwslt16", archive, "--dest", dest, "--merges", "20"]
     assert "note:" not in kerbs(capsys, *command)
     german = ["Guten Morgen & danke.", "Eins < zwei und drei.", "Ende."]
@@ -217,9 +220,11 @@ def test_iwslt_archive_to_data(tmp_path: Path, monkeypatch: Patch, capsys: Capsy
 def test_iwslt_archives_and_folders_give_the_same_text(tmp_path: Path, monkeypatch: Patch) -> None:
     outer = iwslt_archive(tmp_path / "i.tgz", monkeypatch, iwslt_files())
     unpacked = write_tree(tmp_path / "unpacked", iwslt_files())
-    run, sources = corpora.prepare_iwslt16, (outer, unpacked, unpacked / "de-en")
+    run = corpora.prepare_iwslt16
+    sources = (outer, unpacked, unpacked / "de-en")
     texts = [raw_of(run, tmp_path / f"{n}", source, **SETS) for n, source in enumerate(sources)]
-    (inner := tmp_path / "de-en.tgz").write_bytes(tgz(iwslt_files()))
+    inner = tmp_path / "de-en.tgz"
+    inner.write_bytes(tgz(iwslt_files()))
     expect(monkeypatch, "iwslt16", {"de-en.tgz": inner.read_bytes()}, TALK_COUNTS)
     texts.append(raw_of(run, tmp_path / "inner", inner, **SETS))
     assert texts[0] == texts[1] == texts[2] == texts[3]
@@ -282,7 +287,8 @@ def test_dialog_archive_to_data(tmp_path: Path, monkeypatch: Patch, capsys: Caps
         inner[f"__MACOSX/{part}/._dialogues_{part}.txt"] = b"\x00\x05"
         files[f"ijcnlp_dailydialog/{part}.zip"] = zipped(inner)
         files[f"__MACOSX/ijcnlp_dailydialog/._{part}.zip"] = b"\x00\x05"
-    archive, dest = tmp_path / "dialog.zip", tmp_path / "dest"
+    archive = tmp_path / "dialog.zip"
+    dest = tmp_path / "dest"
     archive.write_bytes(zipped(files))
     expect(monkeypatch, "dailydialog", {archive.name: archive.read_bytes()}, DIALOGUE_COUNTS)
     printed = kerbs(capsys, "prepare-dailydialog", archive, "--dest", dest, "--merges", 10)
@@ -344,7 +350,8 @@ def lm1b(tmp_path: Path, monkeypatch: Patch) -> Path:
         lines = "".join(f"Held-out sentence {shard} {i} .\n" for i in range(15))
         files[f"{HELDOUT}/news.en.heldout-{shard:05}-of-00050"] = lines.encode()
     write_tree(tmp_path, files)
-    (path := tmp_path / "lm.tar.gz").write_bytes(tgz(files))
+    path = tmp_path / "lm.tar.gz"
+    path.write_bytes(tgz(files))
     expect(monkeypatch, "lm1b", {path.name: tgz(files)}, {"training": 120, "held-out": 30})
     return path
 
@@ -368,7 +375,9 @@ def test_lm1b_drops_training_sentences_of_more_than_80_words(
 ) -> None:
     """All sentences are drawn: those of 1, 80, 81 and 200 words."""
     expect(monkeypatch, "lm1b", {}, {})
-    folder, dest, lengths = tmp_path / "text", tmp_path / "dest", (1, 80, 81, 200)
+    folder = tmp_path / "text"
+    dest = tmp_path / "dest"
+    lengths = (1, 80, 81, 200)
     names = {"train": "a", "dev": "b", "test": "c"}
     for name, word in names.items():
         lines = (" ".join([f"{word}{size}"] * size) for size in lengths)

@@ -67,7 +67,8 @@ def test_a_short_text_is_aligned_with_more_text() -> None:
 
 
 def test_words_aligned_with_none_or_with_punctuation_have_no_sense() -> None:
-    lines, others = [["the", "bank", ".", "bank"], []], [[".", "banka"], ["břeh"]]
+    lines = [["the", "bank", ".", "bank"], []]
+    others = [[".", "banka"], ["břeh"]]
     assert gold_of_translations(lines, others, [-1, 1, 1, 0]) == [(0, 0, "bank", "banka")]
     assert gold_of_translations(lines, others, [0, -1, 0, 2]) == [(0, 1, "bank", "břeh")]
 

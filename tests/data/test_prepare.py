@@ -108,7 +108,9 @@ def test_interrupted_runs_leave_nothing_half_written_and_resume(
     raw: Path, prepared: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """In a folder named "-d,1"; two processes give what one gives."""
-    whole, dest, rename = tree(prepared), Path("-d,1"), os.replace
+    whole = tree(prepared)
+    dest = Path("-d,1")
+    rename = os.replace
     monkeypatch.chdir(tmp_path)
     for step in ("tok/train.de", "bpe/codes", "bpe/train.en"):
 
@@ -131,7 +133,8 @@ def test_interrupted_runs_leave_nothing_half_written_and_resume(
 
 
 def test_new_text_is_prepared_as_the_record_says(raw: Path, tmp_path: Path) -> None:
-    dest, made = tmp_path / "dest", []
+    dest = tmp_path / "dest"
+    made = []
     separate = {"bpe": "separate", "lowercase": True, "escape": True, "joined_dictionary": False}
     settings: list[Any] = [("bpe", {}), ("bpe", separate), ("bpe", {"vocabulary_threshold": 30})]
     for folder, flags in (*settings, ("tok", {"bpe": "none"})):
@@ -181,7 +184,8 @@ TEXT = {
 @pytest.fixture
 def wiki(tmp_path: Path) -> Path:
     """A folder of text as WikiText has it, blank lines and all."""
-    (folder := tmp_path / "raw").mkdir()
+    folder = tmp_path / "raw"
+    folder.mkdir()
     for split, text in TEXT.items():
         (folder / f"wiki.{split}.tokens").write_bytes(text.encode())
     (folder / "SOURCE.txt").write_text("notes")
@@ -212,7 +216,8 @@ def test_binarized_text_is_the_clean_text(wiki: Path, capsys: Capsys) -> None:
 
 def test_long_training_sentences_are_dropped_where_asked(tmp_path: Path, capsys: Capsys) -> None:
     """Validation and test keep theirs, as in the preparation of parallel text."""
-    (folder := tmp_path / "sentences").mkdir()
+    folder = tmp_path / "sentences"
+    folder.mkdir()
     for split in ("train", "valid", "test"):
         lines = ["short one", "", *(" ".join(["w"] * size) for size in (80, 81, 200))]
         (folder / f"{split}.txt").write_text("\n".join(lines) + "\n")

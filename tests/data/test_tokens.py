@@ -30,7 +30,8 @@ def test_tokens_and_round_trip(language: str, raw: str, words: str) -> None:
 
 def test_escaping_and_lower_casing_are_off_unless_asked_for() -> None:
     raw = "R&D costs [a lot] | <unk>"
-    plain, escaped = tokenize(raw, language="en"), tokenize(raw, language="en", escape=True)
+    plain = tokenize(raw, language="en")
+    escaped = tokenize(raw, language="en", escape=True)
     assert plain == "R & D costs [ a lot ] | < unk >"
     assert escaped == "R &amp; D costs &#91; a lot &#93; &#124; &lt; unk &gt;"
     assert detokenize(escaped, language="en", unescape=True) == detokenize(plain, language="en")
@@ -57,7 +58,9 @@ def test_a_text_without_pairs_has_no_bpe(text: str, tmp_path: Path) -> None:
 
 def test_bpe_is_that_of_the_commands(tmp_path: Path, capsys: Capsys) -> None:
     toy.write_toy_corpus(tmp_path, train=800, valid=100, test=10)
-    texts, ours, theirs = sorted(tmp_path.glob("train.??")), tmp_path / "ours", tmp_path / "theirs"
+    texts = sorted(tmp_path.glob("train.??"))
+    ours = tmp_path / "ours"
+    theirs = tmp_path / "theirs"
     learn_bpe(texts, ours, 400)
     assert capsys.readouterr().err == ""  # no bar into a file
     vocabularies = [tmp_path / "theirs.de", tmp_path / "theirs.en"]
@@ -66,12 +69,14 @@ def test_bpe_is_that_of_the_commands(tmp_path: Path, capsys: Capsys) -> None:
     run_program(program, *learning, "--write-vocabulary", *vocabularies)
     assert ours.read_bytes() == theirs.read_bytes()
     for text, vocabulary in zip(texts, vocabularies, strict=True):
-        own, applied = tmp_path / f"ours{text.suffix}", tmp_path / "applied"
+        own = tmp_path / f"ours{text.suffix}"
+        applied = tmp_path / "applied"
         tokens.write_vocabulary(text, ours, own)
         assert sorted(read_lines(own)) == sorted(read_lines(vocabulary))
         limits = ("--vocabulary", vocabulary, "--vocabulary-threshold", "20")
         run_program(program, "apply-bpe", "-i", text, "-o", applied, "-c", theirs, *limits)
-        lines, segment = read_lines(text), load_bpe(ours).segment
+        lines = read_lines(text)
+        segment = load_bpe(ours).segment
         assert [*map(load_bpe(ours, own, 20).segment, lines)] == read_lines(applied)
         assert [*map(segment, lines)] not in (lines, read_lines(applied))  # both did something
         assert [join_subwords(segment(line)) for line in lines] == lines

@@ -10,6 +10,7 @@ validation of a training, scores, and means over words.
 from __future__ import annotations
 
 import bisect
+import csv
 import json
 import re
 from collections import defaultdict
@@ -180,6 +181,25 @@ def _readings_of_json(node: Any, path: tuple[str, ...], seed: str) -> Iterator[R
         yield Reading(path, seed, float(node))
 
 
+def _readings_of_csv(family: str, text: str, seed: str) -> Iterator[Reading]:
+    """Rows that differ in their column ``seed``, or in the seed of a name, are of one place."""
+    for row in csv.DictReader(text.splitlines(), restkey="", restval=""):
+        row.pop("", None)  # cells beyond the head, of a file that is no table
+        seeds = seed + row.pop("seed", "")
+        labels = [family]
+        numbers = {}
+        for column, cell in row.items():
+            if NUMBER.fullmatch(cell):
+                numbers[column] = value_of(cell)
+            else:
+                label, more = without_seeds(cell)
+                labels.append(label)
+                seeds += more
+        for column, value in numbers.items():
+            # an empty cell, where a value is missing, does not make another place
+            yield Reading((*filter(None, labels), column), seeds, value)
+
+
 def _summary(name: str, text: str) -> Iterator[str]:
     """The lines of a file that are read."""
     _, mean_of, agreement = text.partition("\nmean of ")
@@ -187,9 +207,7 @@ def _summary(name: str, text: str) -> Iterator[str]:
         yield from (mean_of + agreement).splitlines()
     elif not name.endswith(".log") or "| INFO |" not in text:
         for line in text.splitlines():
-            if name.endswith(".csv"):
-                yield line.replace(",", " ")
-            elif not re.match(r"[STHDP]-\d+\t", line):  # no sentence of fairseq-generate's
+            if not re.match(r"[STHDP]-\d+\t", line):  # no sentence of fairseq-generate's
                 yield line
     else:
         validations = []
@@ -224,6 +242,9 @@ def _readings(name: str, text: str) -> Iterator[Reading]:
         for path, more, value in _readings_of_json(document, (family,), seed):
             parts, seeds = zip(*(without_seeds(part) for part in path))
             yield Reading(parts, "".join(seeds) + more, value)
+        return
+    if name.endswith(".csv"):
+        yield from _readings_of_csv(family, text, seed)
         return
     seen: dict[str, int] = defaultdict(int)
     # precisions after a score are written with slashes, and not by every version

@@ -33,7 +33,8 @@ STATE = {"model": {"weight": torch.zeros(10_000)}, "args": None, "cfg": None}
 
 def test_archives_that_torch_does_not_write_are_refused(tmp_path: Path) -> None:
     """An entry that a bit marks as a folder leaves a tensor uninitialized; a packed one grows."""
-    folder, packed = tmp_path / "folder.pt", tmp_path / "packed.pt"
+    folder = tmp_path / "folder.pt"
+    packed = tmp_path / "packed.pt"
     torch.save(STATE, folder)
     content = bytearray(folder.read_bytes())
     content[content.rindex(b"data/0") - 8 - len("folder/")] ^= 0x10
@@ -52,9 +53,11 @@ def test_a_file_system_without_locks_is_said(tmp_path: Path, caplog: Log) -> Non
 
 
 def test_lines_end_at_newlines_alone(tmp_path: Path, monkeypatch: Patch) -> None:
-    (path := tmp_path / "text").write_bytes("\ufeffa\u2028b\x0bc\r\n\r\nd\re\n\ufefflast".encode())
+    path = tmp_path / "text"
+    path.write_bytes("\ufeffa\u2028b\x0bc\r\n\r\nd\re\n\ufefflast".encode())
     assert read_lines(path) == ["a\u2028b\x0bc", "", "d\re", "\ufefflast"]
-    os.read(place := os.open(path, os.O_RDONLY), len("\ufeffa\u2028b\x0bc\r\n".encode()))
+    place = os.open(path, os.O_RDONLY)
+    os.read(place, len("\ufeffa\u2028b\x0bc\r\n".encode()))
     monkeypatch.setattr(os, "dup", lambda _: place)  # standard input, of which a line is read
     assert read_lines(STDIN) == ["", "d\re", "\ufefflast"]
 
@@ -99,19 +102,22 @@ def test_a_failed_or_killed_write_keeps_the_old_file(tmp_path: Path) -> None:
 
 
 def test_a_device_or_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
-    os.mkfifo(pipe := tmp_path / "pipe")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     with atomic_write(pipe) as stream:
         stream.write("text\n")
     assert os.read(reader, 99) == b"text\n"
     assert pipe.is_fifo()
-    (link := tmp_path / "stdout").symlink_to("/proc/self/fd/1")  # as /dev/stdout is
+    link = tmp_path / "stdout"
+    link.symlink_to("/proc/self/fd/1")  # as /dev/stdout is
     code = "import fairseq_kerbs.utils.files as f\nwith f.atomic_write('stdout') as s: s.write('a')"
     with (tmp_path / "redirected").open("w") as output:
         subprocess.run([sys.executable, "-c", code], stdout=output, check=True, cwd=tmp_path)
         assert os.path.samestat(os.fstat(output.fileno()), (tmp_path / "redirected").stat())
     assert (link.is_symlink(), (tmp_path / "redirected").read_text()) == (True, "a")
-    (link := tmp_path / "link").symlink_to("later")  # to a file of another folder, say
+    link = tmp_path / "link"
+    link.symlink_to("later")  # to a file of another folder, say
     with atomic_write(link) as stream:
         stream.write("text")
     assert (link.is_symlink(), (tmp_path / "later").read_text()) == (True, "text")
@@ -124,7 +130,8 @@ def test_two_processes_of_one_number_write_apart(tmp_path: Path) -> None:
         first.write("first\n")
         second.write(b"second\n")
     assert path.read_text() == "first\n"  # which was finished last
-    os.umask(mask := os.umask(0))
+    mask = os.umask(0)
+    os.umask(mask)
     assert path.stat().st_mode & 0o777 == 0o666 & ~mask
 
 

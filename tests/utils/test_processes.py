@@ -17,7 +17,8 @@ from tests.helpers.commands import ROOT
 
 
 def test_programs_beside_python_come_first(monkeypatch: Patch, tmp_path: Path) -> None:
-    program, other = tmp_path / "bin" / "fairseq-train", tmp_path / "path" / "fairseq-train"
+    program = tmp_path / "bin" / "fairseq-train"
+    other = tmp_path / "path" / "fairseq-train"
     for file in (program, other):
         file.parent.mkdir()
         file.touch(mode=0o755)
