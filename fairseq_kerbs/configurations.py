@@ -259,7 +259,7 @@ def languages_in(data: str) -> list[str]:
 def splits_in(folder: Path) -> list[str]:
     """Names of the splits in a folder of data, binarized or raw."""
     splits = set()
-    for path in folder.glob("*"):
+    for path in filter(Path.is_file, folder.glob("*")):
         binarized = path.suffix in (".idx", ".bin")
         name = path.stem if binarized else path.name
         parts = name.split(".")

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("arch", tiny.FLAGS)
-def test_train_and_validate(arch: str, trained: Train, data: Path) -> None:
+def test_train_and_validate(arch: str, trained: Train, parallel_data: Path) -> None:
     """The restored model has the loss that training validated before it saved the checkpoint."""
     model = trained(arch)
     assert tiny.figure(r"num_updates (\d+)", model.output) == tiny.UPDATES
@@ -27,7 +27,7 @@ def test_train_and_validate(arch: str, trained: Train, data: Path) -> None:
     assert events.stat().st_size > 0
     output = run(
         "fairseq-validate",
-        data,
+        parallel_data,
         "--task",
         "translation",
         "--path",
@@ -42,19 +42,23 @@ def test_train_and_validate(arch: str, trained: Train, data: Path) -> None:
 
 
 @pytest.mark.parametrize("arch", tiny.FLAGS)
-def test_generate_and_interactive_agree(arch: str, trained: Train, data: Path) -> None:
+def test_generate_and_interactive_agree(arch: str, trained: Train, parallel_data: Path) -> None:
     """One translates padded batches of seven, the other sentence by sentence, without padding."""
     flags = ["--path", trained(arch).checkpoint, "--beam", "3", "--max-len-b", "12", "--cpu"]
     flags += USER_DIR if arch.endswith("_kerbs") else ()
-    batched = run("fairseq-generate", data, *flags, "--batch-size", "7", "--scoring", "sacrebleu")
+    batched = run(
+        "fairseq-generate", parallel_data, *flags, "--batch-size", "7", "--scoring", "sacrebleu"
+    )
     lines = "".join(f"{line}\n" for line in tiny.sources()[-tiny.TEST_PAIRS :])
-    alone = run("fairseq-interactive", data, *flags, stdin=lines)
+    alone = run("fairseq-interactive", parallel_data, *flags, stdin=lines)
     assert tiny.figure(r"Generate test with beam=3: \D*BLEU\D* ([\d.]+)", batched) >= 0.0
     assert len(tiny.hypotheses(batched)) == tiny.TEST_PAIRS
     assert tiny.hypotheses(alone) == tiny.hypotheses(batched)
 
 
-def test_checkpoint_of_an_unedited_fairseq(trained: Train, data: Path, tmp_path: Path) -> None:
+def test_checkpoint_of_an_unedited_fairseq(
+    trained: Train, parallel_data: Path, tmp_path: Path
+) -> None:
     """It holds copies of the weights of each encoder layer; without them the model is the same."""
     new = trained("transformer").checkpoint
     old = tmp_path / "old.pt"
@@ -67,7 +71,10 @@ def test_checkpoint_of_an_unedited_fairseq(trained: Train, data: Path, tmp_path:
         parts = [weights[f"{layer}self_attn.{name}_proj.{part}"] for name in "qkv"]
         weights[f"{layer}in_proj_{part}"] = torch.cat(parts)
     torch.save(state, old)
-    outputs = [run("fairseq-generate", data, "--path", path, *tiny.DECODING) for path in (new, old)]
+    outputs = [
+        run("fairseq-generate", parallel_data, "--path", path, *tiny.DECODING)
+        for path in (new, old)
+    ]
     expected, found = map(tiny.hypotheses, outputs)
     assert len(expected) == tiny.TEST_PAIRS
     assert found == expected
@@ -129,11 +136,15 @@ def test_hydra_train_and_eval_lm(tmp_path: Path) -> None:
     assert tiny.figure(r"Perplexity: ([\d.]+)", output) == pytest.approx(perplexity, abs=0.02)
 
 
-def test_hydra_train_as_documented(data: Path, tmp_path: Path) -> None:
+def test_hydra_train_as_documented(parallel_data: Path, tmp_path: Path) -> None:
     """By docs/train.md; it goes on, also by the search path alone, and its model translates."""
     page = (ROOT / "docs/train.md").read_text()
     (text,) = re.findall(r"^    (fairseq-hydra-train (?:.*\\\n)+.*)\n", page, re.MULTILINE)
-    for written, real in (("quickstart/data/bin", data), ("runs", tmp_path), ("", f"{ROOT}/")):
+    for written, real in (
+        ("quickstart/data/bin", parallel_data),
+        ("runs", tmp_path),
+        ("", f"{ROOT}/"),
+    ):
         text = text.replace(f"$PWD/{written}", str(real))
     program, *arguments = shlex.split(text.replace("\\\n", " "))
     output = run(program, *arguments, "optimization.max_update=2", "common.cpu=true", cwd=tmp_path)
@@ -145,7 +156,7 @@ def test_hydra_train_as_documented(data: Path, tmp_path: Path) -> None:
     assert tiny.figure(r"num_updates (\d+)", output) == 3
     best = tmp_path / "hydra/checkpoint_best.pt"
     read_checkpoint(best)  # without trust
-    output = run("fairseq-generate", data, *USER_DIR, "--path", best, *tiny.DECODING)
+    output = run("fairseq-generate", parallel_data, *USER_DIR, "--path", best, *tiny.DECODING)
     assert len(tiny.hypotheses(output)) == tiny.TEST_PAIRS
 
 
@@ -174,11 +185,13 @@ def scores(output: str) -> dict[int, float]:
     return {int(number): float(score) for number, score in found}
 
 
-def test_fairseqs_own_label_smoothing_trains_the_same_model(data: Path, tmp_path: Path) -> None:
+def test_fairseqs_own_label_smoothing_trains_the_same_model(
+    parallel_data: Path, tmp_path: Path
+) -> None:
     arch = "transformer_kerbs"
-    train(data, tmp_path / "ours", arch, *tiny.FLAGS[arch], *STILL, *KERBS)
+    train(parallel_data, tmp_path / "ours", arch, *tiny.FLAGS[arch], *STILL, *KERBS)
     train(
-        data,
+        parallel_data,
         tmp_path,
         arch,
         *tiny.FLAGS[arch],
@@ -195,21 +208,23 @@ def test_fairseqs_own_label_smoothing_trains_the_same_model(data: Path, tmp_path
             torch.testing.assert_close(value, theirs[key], rtol=2e-3, atol=2e-4, msg=key)
 
 
-def test_training_with_many_features_at_once(data: Path, tmp_path: Path) -> None:
+def test_training_with_many_features_at_once(parallel_data: Path, tmp_path: Path) -> None:
     flags = [*tiny.FLAGS["lstm_kerbs"], *KERBS, *MOVING, "--max-update", "4", "--lr", "1e-4"]
     flags += ["--amp", "--update-freq", "2", "--dropout", "0.0", "--left-pad-target"]
     flags += ["--eval-bleu", "--eval-bleu-args", '{"beam": 2, "max_len_b": 12}']
     flags += ["--eval-bleu-remove-bpe", "--best-checkpoint-metric", "bleu"]
     flags += ["--maximize-best-checkpoint-metric"]
-    log = train(data, tmp_path, "lstm_kerbs", *flags)
+    log = train(parallel_data, tmp_path, "lstm_kerbs", *flags)
     assert re.findall(r"reallocation after (\d+) updates", log)[0] == "2"
     assert tiny.figure(r"valid on .* \| bleu ([\d.]+)", log) >= 0.0
 
 
-def test_reference_scores_are_the_ensembles(trained: Train, data: Path, tmp_path: Path) -> None:
+def test_reference_scores_are_the_ensembles(
+    trained: Train, parallel_data: Path, tmp_path: Path
+) -> None:
     paths = [trained(arch).checkpoint for arch in ("transformer_kerbs", "lstm_kerbs")]
     recursion = ("--model-overrides", "{'composition_passes': -1}")  # as decoding takes it
-    output = generate(data, paths, "--beam", "2", *recursion)
+    output = generate(parallel_data, paths, "--beam", "2", *recursion)
     found = tiny.hypotheses(output)
     assert len(found) == tiny.TEST_PAIRS
     tiny.write_lines(tmp_path / "test.de", tiny.sources()[-tiny.TEST_PAIRS :])
@@ -225,27 +240,27 @@ def test_reference_scores_are_the_ensembles(trained: Train, data: Path, tmp_path
         "--destdir",
         tmp_path,
         "--srcdict",
-        data / "dict.de.txt",
+        parallel_data / "dict.de.txt",
         "--tgtdict",
-        data / "dict.en.txt",
+        parallel_data / "dict.en.txt",
     )
     again = generate(tmp_path, paths, "--score-reference", *recursion)
     assert scores(again) == pytest.approx(scores(output), abs=2e-3)
 
 
-def test_prefixes_and_sampling(trained: Train, data: Path) -> None:
+def test_prefixes_and_sampling(trained: Train, parallel_data: Path) -> None:
     path = [trained("lstm_kerbs").checkpoint]
     flags = ("--prefix-size", "2", "--beam", "3", "--print-alignment", "hard")
-    prefixed = tiny.hypotheses(generate(data, path, *flags))
+    prefixed = tiny.hypotheses(generate(parallel_data, path, *flags))
     assert len(prefixed) == tiny.TEST_PAIRS
     references = [line.upper().split() for line in tiny.sources()[-tiny.TEST_PAIRS :]]
     for number, answer in prefixed.items():
         assert answer.split()[:2] == references[number][:2]
-    sampled = generate(data, path, "--sampling", "--sampling-topp", "0.9", "--beam", "1")
+    sampled = generate(parallel_data, path, "--sampling", "--sampling-topp", "0.9", "--beam", "1")
     assert len(tiny.hypotheses(sampled)) == tiny.TEST_PAIRS
 
 
-def test_mixtures_train_validate_and_translate(data: Path, tmp_path: Path) -> None:
+def test_mixtures_train_validate_and_translate(parallel_data: Path, tmp_path: Path) -> None:
     layers = {
         "transformer_kerbs": [*tiny.TRANSFORMER, "--output-layer", "mos"],
         "lstm_kerbs": [
@@ -261,7 +276,7 @@ def test_mixtures_train_validate_and_translate(data: Path, tmp_path: Path) -> No
     }
     for arch, count in (("transformer_kerbs", 3), ("lstm_kerbs", 2)):
         log = train(
-            data,
+            parallel_data,
             tmp_path / arch,
             arch,
             *layers[arch],
@@ -277,12 +292,12 @@ def test_mixtures_train_validate_and_translate(data: Path, tmp_path: Path) -> No
         assert sum(tiny.figure(each, log) for each in weights) == pytest.approx(1.0, abs=1e-3)
         assert "mixture_variance=" in log
     paths = [tmp_path / arch / "checkpoint_last.pt" for arch in layers]
-    found = scores(generate(data, paths, "--beam", "3"))
+    found = scores(generate(parallel_data, paths, "--beam", "3"))
     assert len(found) == tiny.TEST_PAIRS
     assert all(math.isfinite(score) for score in found.values())
     validated = run(
         "fairseq-validate",
-        data,
+        parallel_data,
         *USER_DIR,
         "--path",
         paths[1],
