@@ -115,7 +115,7 @@ def test_outputs_that_cannot_be_written(tmp_path: Path, capsys: Capsys) -> None:
         ("is the checkpoint itself", path),
         ("is a folder; name a file in it", tmp_path),
         ("m.pt cannot be used", path / "x"),
-        ("give --data", tmp_path, "--total-senses", 2),
+        ("give --data", tmp_path / "k.pt", "--total-senses", 2),
         ("does not fit --data", tmp_path / "k.pt", "--data", tmp_path),
     ):
         assert says in refusal(capsys, "convert", path, "-o", *flags)
