@@ -103,6 +103,16 @@ NO_NAME = SenseName(0, 0.0, [], [], [])
 """Name of a sense without occurrences."""
 
 
+class Example(NamedTuple):
+    """An occurrence of a sense in the text."""
+
+    posterior: float  # probability of the sense (Eq. 7)
+    words: list[str]  # of the line
+    place: int  # of the word in the line
+    source: list[str]  # words of the source line, or of the previous turn; [] without a source side
+    source_place: int | None  # of the aligned word in the source line, if it is aligned
+
+
 def is_function_word(word: str) -> bool:
     """Whether a word has no letter, or is an English function word."""
     return not has_letter(word) or word.lower() in _FUNCTION_WORDS
@@ -127,15 +137,16 @@ class SenseNames:
         tokens = text.tokens
         self.lines = len(text.words)  # number of lines in the text
         self._where: dict[int, Numbers] = tokens.groupby("entry").indices  # rows of each word
-        self._line, self._sense, self._share = (
-            tokens[column].to_numpy() for column in ("line", "sense", "posterior")
+        self._line, self._place, self._sense, self._share = (
+            tokens[column].to_numpy() for column in ("line", "place", "sense", "posterior")
         )
         # with "" before, between and after lines
         words = np.array(["", *(word for line in text.words for word in (*line, ""))], object)
-        at = np.cumsum([0, *map(len, text.words)])[self._line] + tokens["place"].to_numpy()
+        at = np.cumsum([0, *map(len, text.words)])[self._line] + self._place
         self._before = words[at + self._line]  # [N]
         self._after = words[at + self._line + 2]  # [N]
         self._cause: Words | None = None  # [N] aligned source word, "" for punctuation
+        self._aligned: Numbers | None = None  # [N] place of that word in its line
         lines = text.source or []
         # in dialog, words of the turn before each line
         self._turns = [sorted({*line}) for line in lines] if is_dialog(text.words, lines) else []
@@ -144,6 +155,15 @@ class SenseNames:
             names = [word if _may_be_name(word) else "" for line in lines for word in line]
             best = align(text.words, lines)[at]
             self._cause = np.where(best >= 0, np.array(names, object)[best], "")
+            start = np.cumsum([0, *map(len, lines)])[self._line]
+            self._aligned = best - start
+
+    @property
+    def source_side(self) -> str:
+        """What the source side is: ``translation``, ``dialog``, or ``none`` without one."""
+        if self._turns:
+            return "dialog"
+        return "none" if self._cause is None else "translation"
 
     def clearest(self, most: int, special: int = 0) -> list[str]:
         """The ``most`` words with the highest clarity, or all with 0. Function words come last.
@@ -224,23 +244,29 @@ class SenseNames:
         counts = Counter(filter(None, sorted(causes)))
         return [pair for pair in counts.most_common(MOST) if pair[1] >= least]
 
-    def examples(self, row: int, entry: int, most: int) -> list[tuple[float, list[str], int]]:
+    def examples(self, row: int, entry: int, most: int) -> list[Example]:
         """The occurrences of a sense with the highest posteriors (Eq. 7).
 
         Args:
             entry: number of the word in the dictionary.
             row: row of its sense in the output layer.
             most: maximum number of occurrences.
-
-        Returns:
-            for each the posterior, the words of the line, and the index of the word in it.
         """
         where = self._where.get(entry, _NOWHERE)
         where = where[self._sense[where] == row]
         best = where[np.argsort(-self._share[where], kind="stable")[:most]]
-        lines = self._text.words
-        place = self._text.tokens["place"]
-        return [(float(self._share[at]), lines[self._line[at]], int(place[at])) for at in best]
+        return [self._example(at) for at in best.tolist()]
+
+    def _example(self, at: int) -> Example:
+        """The occurrence in a row of the table of tokens."""
+        line = self._line[at]
+        source = [] if self._text.source is None else self._text.source[line]
+        source_place = None
+        if self._cause is not None and self._aligned is not None and self._cause[at]:
+            source_place = int(self._aligned[at])
+        words = self._text.words[line]
+        place = int(self._place[at])
+        return Example(float(self._share[at]), words, place, source, source_place)
 
 
 def is_dialog(target: Sequence[Sequence[str]], source: Sequence[Sequence[str]]) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from pandas import DataFrame
 
-from fairseq_kerbs.analysis.names import LEAST_OCCURRENCES, NO_NAME, SenseNames
+from fairseq_kerbs.analysis.names import LEAST_OCCURRENCES, NO_NAME, Example, SenseNames
 from fairseq_kerbs.analysis.words import (
     in_context,
     is_word,
@@ -33,10 +33,19 @@ from fairseq_kerbs.utils.progress import progress
 Figures = dict[str, Any]
 """Values for JSON by name."""
 
-CARDS = 24  # words in the page's gallery
+CARDS = 24  # words that the page shows as cards at once
+PAGE_CONTEXT = 20
+"""Words on either side of the word in an example of the page: most sentences are whole."""
 SIGNS = ("●", "□", "▲", "◇")
 """Marks of the senses of a word by number."""
-_CONTEXT = 6  # words on either side of an example
+USAGE_BARS = (
+    "Left: each bar counts the senses whose usage lies in this range. Right: each bar counts the "
+    "senses with this share in the usage of their word, for words with several senses."
+)
+FREQUENCY_POINTS = "Each grey point is a word. The black line is the mean of a tenth of the words."
+THETA_BARS = "Each bar counts the senses whose θ lies in this range."
+HISTORY_LINES = "Each line is a figure that the training logged, by number of updates."
+_TRIED = 4  # occurrences that are compared for each example, because sentences repeat
 _SCORES = 4 << 20  # maximum number of logits in memory
 
 
@@ -53,11 +62,13 @@ class ReportSize:
         top: number of words, 0 for all.
         examples: number of contexts of each sense.
         nearest: number of nearest senses of each sense.
+        context: number of words on either side of the word in a context.
     """
 
     top: int = 20
     examples: int = 2
     nearest: int = 0
+    context: int = 6
 
 
 USUAL_SIZE = ReportSize()
@@ -89,8 +100,12 @@ def build_report(
         word), ``theta``, fields of :class:`.SenseName`, ``true_senses`` (counts of gold senses),
         ``examples`` and ``nearest`` (:func:`nearest_senses`). ``times`` and ``share`` are None for
         an entry that is never a whole word in the text, such as a subword.
+        An example has the ``text`` with the word in brackets, its ``place`` in the text, the
+        ``posterior`` of the sense (Eq. 7), the ``source`` text and the ``source_place`` of the
+        aligned word. Sentences that repeat are one example.
         ``deciles``: see :func:`.senses_by_frequency`. ``by_number``: number of words with 1, 2, …
         senses. ``lines_read``, ``with_data``: number of lines, and whether there are names.
+        ``source_side``: see :attr:`.SenseNames.source_side`.
         Unknown values are None or empty.
     """
     symbols = dictionary.symbols
@@ -110,7 +125,7 @@ def build_report(
         figures = {"word": word, "frequency": counts[entry]}
         figures |= {"log_prob": float(layer.log_prob[entry])}
         figures["clarity"] = None if names is None else names.clarity(entry)
-        senses = _senses(layer, entry, word, names, gold or {}, size.examples)
+        senses = _senses(layer, entry, word, names, gold or {}, size)
         summaries.append(figures | {"senses": senses})
     _add_nearest(summaries, layer, symbols, size.nearest, proper)
     return {
@@ -119,6 +134,7 @@ def build_report(
         "by_number": np.bincount([several[n] for n in proper], minlength=1)[1:].tolist(),
         "lines_read": None if names is None else names.lines,
         "with_data": names is not None,
+        "source_side": "none" if names is None else names.source_side,
     }
 
 
@@ -128,7 +144,7 @@ def _senses(
     word: str,
     names: SenseNames | None,
     gold: Mapping[int, Mapping[str, int]],
-    examples: int,
+    size: ReportSize,
 ) -> list[Figures]:
     rows = sense_numbers(layer, entry)
     theta = layer.kernel.theta_of(layer.theta[rows].detach()).tolist()
@@ -137,7 +153,7 @@ def _senses(
     shares = usage_shares(layer, rows).tolist()
     for number, (row, usage, value) in enumerate(zip(rows, shares, theta), 1):
         name = by_row.get(row, NO_NAME)
-        contexts = [] if names is None else names.examples(row, entry, examples)
+        contexts = [] if names is None else names.examples(row, entry, _TRIED * size.examples)
         unseen = {} if by_row else {"times": None, "share": None}
         senses.append(
             {
@@ -151,14 +167,28 @@ def _senses(
                 "translates": name.translates,
                 "beside": name.beside,
                 "true_senses": dict(Counter(gold.get(row, {})).most_common()),
-                "examples": [
-                    {"text": in_context(words, place, _CONTEXT), "posterior": posterior}
-                    for posterior, words, place in contexts
-                ],
+                "examples": _examples(contexts, size),
                 "nearest": [],
             }
         )
     return senses
+
+
+def _examples(contexts: Sequence[Example], size: ReportSize) -> list[Figures]:
+    """The first contexts with different texts, as :func:`build_report` describes them."""
+    most = size.context
+    found: dict[str, Figures] = {}
+    for posterior, words, place, source, source_place in contexts:
+        example: Figures = {"text": in_context(words, place, most), "place": min(place, most)}
+        example["posterior"] = posterior
+        if source_place is None:  # from the start of the line
+            example["source"] = " ".join(source[: 2 * most + 1])
+            example["source_place"] = None
+        else:
+            example["source"] = in_context(source, source_place, most)
+            example["source_place"] = min(source_place, most)
+        found.setdefault(example["text"], example)
+    return list(found.values())[: size.examples]
 
 
 def _add_nearest(
@@ -284,7 +314,7 @@ def html_page(
         facts: names and values at the top.
         report: result of :func:`build_report` for all words.
         counts: occurrences of words in the training data, [V].
-        clearest: words for the gallery.
+        clearest: words that the page shows first, in their order. Without them it has no cards.
         history: result of :func:`.read_history`.
     """
     from jinja2 import Environment
@@ -294,44 +324,93 @@ def html_page(
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     template = (files(__package__) / "report.html").read_text(encoding="utf-8")
-    charts = [plots.plot_usage(layer.usage, layer.word_of_sense)]
-    if any(counts):
-        charts.append(plots.plot_frequency(layer.senses_per_word().tolist(), counts))
-    theta_of_senses = layer.kernel.theta_of(layer.theta.detach())
-    curved = layer.has_theta and bool(theta_of_senses.any())  # after convert every θ is 0
-    if curved:
-        theta = [sense["theta"] for word in report["words"] for sense in word["senses"]]
-        charts.append(plots.plot_theta_histogram(theta))
-    if history is not None:
-        charts.append(plots.plot_history(history))
+    rank = {word: number for number, word in enumerate(clearest)}
+    ordered = sorted(report["words"], key=lambda word: rank.get(word["word"], len(rank)))
+    texts: dict[str, int] = {}
+    words = [_page_word(word, texts) for word in ordered]
+    theta = layer.kernel.theta_of(layer.theta.detach())
+    curved = layer.has_theta and bool(theta.any())  # after convert every θ is 0
     return environment.from_string(template).render(
         title=title,
         facts=facts,
-        words=_page_data(report["words"]),
-        cards=list(clearest)[:CARDS],
+        words=words,
+        texts=list(texts),
+        cards=CARDS,
+        clear=len(rank),
         by_number=report["by_number"],
-        charts=list(map(_image, charts)),
+        charts=_charts(report, layer, counts, history, with_theta=curved),
+        lines_read=report["lines_read"],
         with_data=report["with_data"],
+        source_side=report["source_side"],
         nearest=any(sense["nearest"] for word in report["words"] for sense in word["senses"]),
         theta=layer.kernel_name if curved else None,
         signs=list(zip(SIGNS, plots.COLORS)),
     )
 
 
-def _page_data(value: Any) -> Any:
-    """The part of a report that the page uses, with four significant digits."""
-    if isinstance(value, dict):
-        omitted = ("sources", "neighbours", "turn", "true_senses")
-        return {key: _page_data(item) for key, item in value.items() if key not in omitted}
-    if isinstance(value, list):
-        return [_page_data(item) for item in value]
+def _page_word(word: Figures, texts: dict[str, int]) -> Figures:
+    """The part of a word's figures that the page uses, with four significant digits.
+
+    An example becomes the number of its text, the place of the word, and both of the source text.
+    Each text is added to ``texts`` once, with its number, because examples share sentences.
+    """
+    used = ("name", "row", "usage", "theta", "times", "share", "translates", "beside")
+    senses = []
+    for sense in word["senses"]:
+        shown = {key: _rounded(sense[key]) for key in used}
+        shown["nearest"] = [
+            {"name": near["name"], "score": _rounded(near["score"])} for near in sense["nearest"]
+        ]
+        shown["examples"] = [_page_example(example, texts) for example in sense["examples"]]
+        senses.append(shown)
+    figures = {key: _rounded(word[key]) for key in ("word", "frequency", "log_prob")}
+    return figures | {"senses": senses}
+
+
+def _rounded(value: Any) -> Any:
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
-def _image(figure: Any) -> dict[str, str]:
-    """A chart as a data URL, and its alternative text."""
+def _page_example(example: Figures, texts: dict[str, int]) -> list[int | None]:
+    """Numbers of both texts, each followed by the place of its word."""
+    numbers: list[int | None] = []
+    for text, place in (("text", "place"), ("source", "source_place")):
+        words = example[text].split(" ")
+        if example[place] is not None:
+            words[example[place]] = words[example[place]][1:-1]  # without brackets
+        plain = " ".join(words)
+        numbers.append(texts.setdefault(plain, len(texts)))
+        numbers.append(example[place])
+    return numbers
+
+
+def _charts(
+    report: Figures,
+    layer: OutputLayer,
+    counts: Sequence[int],
+    history: DataFrame | None,
+    *,
+    with_theta: bool,
+) -> list[dict[str, str]]:
+    """The charts that the data allow, each with what it shows."""
+    from fairseq_kerbs.analysis import plots
+
+    charts = [_image(plots.plot_usage(layer.usage, layer.word_of_sense), USAGE_BARS)]
+    if any(counts):
+        frequency = plots.plot_frequency(layer.senses_per_word().tolist(), counts)
+        charts.append(_image(frequency, FREQUENCY_POINTS))
+    if with_theta:
+        theta = [sense["theta"] for word in report["words"] for sense in word["senses"]]
+        charts.append(_image(plots.plot_theta_histogram(theta), THETA_BARS))
+    if history is not None:
+        charts.append(_image(plots.plot_history(history), HISTORY_LINES))
+    return charts
+
+
+def _image(figure: Any, caption: str) -> dict[str, str]:
+    """A chart as a data URL, with its alternative text and caption."""
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=100)
     text = base64.b64encode(stream.getvalue()).decode()
     titles = "; ".join(axes.get_title() for axes in figure.axes)
-    return {"src": f"data:image/png;base64,{text}", "alt": titles}
+    return {"src": f"data:image/png;base64,{text}", "alt": titles, "caption": caption}

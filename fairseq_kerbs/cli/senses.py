@@ -6,6 +6,7 @@ At a terminal, in a browser, and beside generated text.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,14 +32,17 @@ from fairseq_kerbs.cli.parameters import (
 )
 from fairseq_kerbs.utils.errors import UserError
 
-examples_option = click.option(
-    "--examples",
-    "contexts",
-    type=Whole(min=0),
-    metavar="N",
-    default=1,
-    help="number of example contexts per sense",
-)
+
+def examples_option(default: int) -> Callable[[Any], Any]:
+    """The option for the number of example contexts."""
+    return click.option(
+        "--examples",
+        "contexts",
+        type=Whole(min=0),
+        metavar="N",
+        default=default,
+        help="number of example contexts per sense",
+    )
 
 
 @click.command(
@@ -90,7 +94,7 @@ examples_option = click.option(
     help="number of words if --word is not given: the clearest words, with --gold those with most "
     "labels, without --data those with most senses. 0 shows all",
 )
-@examples_option
+@examples_option(default=1)
 @click.option(
     "--nearest",
     type=Whole(min=0),
@@ -328,7 +332,7 @@ def _words_by_number(trained: Trained, data: Path | None, with_pieces: bool) -> 
     metavar="LOG",
     help="output of fairseq-train or its --tensorboard-logdir, to show the training",
 )
-@examples_option
+@examples_option(default=3)
 @click.option(
     "--nearest",
     type=Whole(min=0),
@@ -351,10 +355,18 @@ def report(
     """All senses of a model as one HTML file.
 
     Write a single HTML file that works offline. It starts with the clearest words, and has a search
-    for all words: translations, neighbours, contexts, theta and usage of their senses.
+    for all words: translations, neighbours, contexts with their source sentences, theta and usage
+    of their senses. The address senses.html#word opens a word. A print has the words that are
+    shown.
     """
     from fairseq_kerbs.analysis.plots import read_history
-    from fairseq_kerbs.analysis.report import ReportSize, build_report, html_page, training_counts
+    from fairseq_kerbs.analysis.report import (
+        PAGE_CONTEXT,
+        ReportSize,
+        build_report,
+        html_page,
+        training_counts,
+    )
     from fairseq_kerbs.analysis.words import is_word
 
     if output.suffix.lower() not in (".html", ".htm"):
@@ -386,7 +398,7 @@ def report(
         layer,
         entries,
         [*clearest, *words],
-        size=ReportSize(examples=contexts, nearest=nearest),
+        size=ReportSize(examples=contexts, nearest=nearest, context=PAGE_CONTEXT),
     )
     page = html_page(
         title or f"Senses of {checkpoint.name}",
