@@ -100,9 +100,10 @@ def build_report(
         word), ``theta``, fields of :class:`.SenseName`, ``true_senses`` (counts of gold senses),
         ``examples`` and ``nearest`` (:func:`nearest_senses`). ``times`` and ``share`` are None for
         an entry that is never a whole word in the text, such as a subword.
-        An example has the ``text`` with the word in brackets, its ``place`` in the text, the
-        ``posterior`` of the sense (Eq. 7), the ``source`` text and the ``source_place`` of the
-        aligned word. Sentences that repeat are one example.
+        An example has the ``text`` with the word in brackets, the ``posterior`` of the sense
+        (Eq. 7), and the ``source`` text with the aligned word in brackets, or "". ``span`` and
+        ``source_span`` are start and end of the words in the texts without brackets, or None.
+        Texts that repeat are one example.
         ``deciles``: see :func:`.senses_by_frequency`. ``by_number``: number of words with 1, 2, …
         senses. ``lines_read``, ``with_data``: number of lines, and whether there are names.
         ``source_side``: see :attr:`.SenseNames.source_side`.
@@ -179,16 +180,23 @@ def _examples(contexts: Sequence[Example], size: ReportSize) -> list[Figures]:
     most = size.context
     found: dict[str, Figures] = {}
     for posterior, words, place, source, source_place in contexts:
-        example: Figures = {"text": in_context(words, place, most), "place": min(place, most)}
-        example["posterior"] = posterior
+        example: Figures = {"text": in_context(words, place, most), "posterior": posterior}
+        example["span"] = _span(words, place, most)
         if source_place is None:  # from the start of the line
             example["source"] = " ".join(source[: 2 * most + 1])
-            example["source_place"] = None
+            example["source_span"] = None
         else:
             example["source"] = in_context(source, source_place, most)
-            example["source_place"] = min(source_place, most)
+            example["source_span"] = _span(source, source_place, most)
         found.setdefault(example["text"], example)
     return list(found.values())[: size.examples]
+
+
+def _span(tokens: Sequence[str], place: int, most: int) -> tuple[int, int]:
+    """Start and end of a token in the result of :func:`.in_context` without its brackets."""
+    before = tokens[max(0, place - most) : place]
+    start = sum(len(token) + 1 for token in before)
+    return start, start + len(tokens[place])
 
 
 def _add_nearest(
@@ -351,8 +359,8 @@ def html_page(
 def _page_word(word: Figures, texts: dict[str, int]) -> Figures:
     """The part of a word's figures that the page uses, with four significant digits.
 
-    An example becomes the number of its text, the place of the word, and both of the source text.
-    Each text is added to ``texts`` once, with its number, because examples share sentences.
+    An example becomes the number of its text, start and end of the word, and the same of the source
+    text. Each text is added to ``texts`` once, with its number, because examples share sentences.
     """
     used = ("name", "row", "usage", "theta", "times", "share", "translates", "beside")
     senses = []
@@ -372,15 +380,15 @@ def _rounded(value: Any) -> Any:
 
 
 def _page_example(example: Figures, texts: dict[str, int]) -> list[int | None]:
-    """Numbers of both texts, each followed by the place of its word."""
+    """Numbers of both texts without brackets, each followed by start and end of its word."""
     numbers: list[int | None] = []
-    for text, place in (("text", "place"), ("source", "source_place")):
-        words = example[text].split(" ")
-        if example[place] is not None:
-            words[example[place]] = words[example[place]][1:-1]  # without brackets
-        plain = " ".join(words)
-        numbers.append(texts.setdefault(plain, len(texts)))
-        numbers.append(example[place])
+    for key, span in (("text", example["span"]), ("source", example["source_span"])):
+        text = example[key]
+        if span is not None:
+            start, end = span
+            text = text[:start] + text[start + 1 : end + 1] + text[end + 2 :]
+        numbers.append(texts.setdefault(text, len(texts)))
+        numbers += span or (None, None)
     return numbers
 
 

@@ -103,7 +103,9 @@ def test_a_sense_is_named_by_what_it_translates_and_its_neighbours() -> None:
     assert [name.neighbours for name in names.names(8).values()] == [[], []]  # they are at random
     posteriors = sorted(text.tokens["posterior"][text.tokens["sense"] == 40], reverse=True)
     for example, posterior in zip(names.examples(40, 4, 3), posteriors[:3], strict=True):
-        assert example == (posterior, ["the", "money", "bank", ".", "dog"], 2)
+        assert example[:3] == (posterior, ["the", "money", "bank", ".", "dog"], 2)
+        assert example[3:] == (["das", "Geldhaus", "Hund"], 1)
+    assert names.source_side == "translation"
 
 
 def test_related_languages_are_aligned_and_first_words_have_their_usual_case() -> None:
@@ -130,6 +132,10 @@ def test_without_another_language_neighbours_and_the_turn_before_name_senses(sid
     if sides == "empty":
         text = text._replace(source=[[]] * len(text.words))
     names = SenseNames(text, NAMED)
+    assert names.source_side == ("dialog" if sides == "same" else "none")
+    (example,) = names.examples(41, 4, 1)
+    turn = ["the", "dog", "river", "money", "bank", ".", "swim", "wet"]
+    assert example[3:] == (turn if sides == "same" else [], None)
     river = names.names(4)[41]
     assert (river.sources, river.neighbours) == ([], ["river bank"])
     assert sorted(river.turn) == (["swim", "wet"] if sides == "same" else [])

@@ -59,27 +59,61 @@ HOSTILE = [
 ]
 
 
+VOID = ("meta", "img", "input", "br")  # elements without an end
+
+
 class _Parts(HTMLParser):
+    """Elements of a page, the tags and classes around each, its scripts, and its legend."""
+
     def __init__(self, page: str) -> None:
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.around: list[list[str]] = []
         self.scripts: list[str] = []
+        self.legend = ""
+        self._open: list[str] = []
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
+        self.around.append([*self._open])
+        if tag not in VOID:
+            self._open.append(f"{tag}.{dict(attrs).get('class')}")
         if tag == "script":
             self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop().partition(".")[0] == tag
 
     def handle_data(self, data: str) -> None:
         if self.cdata_elem == "script":
             self.scripts[-1] += data
+        if "details.legend" in self._open:
+            self.legend += data
+
+
+def data_of(page: str, name: str) -> Any:
+    """A value in the page's own script, which comes last."""
+    return json.JSONDecoder().raw_decode(_Parts(page).scripts[-1].partition(f"{name} = ")[2])[0]
 
 
 def words_of(page: str) -> dict[str, Any]:
-    """The words of the page's own script, which comes last, by word."""
-    words, _ = json.JSONDecoder().raw_decode(_Parts(page).scripts[-1].partition("words = ")[2])
-    return {word["word"]: word for word in words}
+    """The words of the page by word, with examples as text, its word, source text and its word."""
+    texts = data_of(page, "texts")
+    words = {word["word"]: word for word in data_of(page, "words")}
+    for word in words.values():
+        for sense in word["senses"]:
+            shown = []
+            for target, start, end, source, source_start, source_end in sense["examples"]:
+                named = None if source_start is None else texts[source][source_start:source_end]
+                shown.append((texts[target], texts[target][start:end], texts[source], named))
+            sense["examples"] = shown
+    return words
+
+
+def legend_of(page: str) -> str:
+    """The explanation at the top of a page, as one line."""
+    return " ".join(_Parts(page).legend.split())
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +135,13 @@ def hostile() -> str:
 
 
 def test_any_text_stays_text_and_nothing_is_asked_of_the_network(hostile: str) -> None:
-    assert list(words_of(hostile)) == HOSTILE
+    words = words_of(hostile)
+    assert list(words) == HOSTILE
+    around = " ".join(HOSTILE[:5])  # as much as six words of the context hold
+    for name, word in words.items():
+        ((text, bold, source, named),) = word["senses"][0]["examples"]
+        assert text.startswith(f"a {name} b {around}")
+        assert (bold, source, named) == (name, "", None)
     parts = _Parts(hostile)
     elements = [tag for tag, _ in parts.elements]
     assert (elements.count("b"), elements.count("title")) == (0, 1)
@@ -131,9 +171,10 @@ def test_data_of_the_page_are_the_models(
         assert title in page
     words = words_of(page)
     assert not {"</s>", "madeupword0000"} & set(words)
-    cards = json.JSONDecoder().raw_decode(page.partition("cards = ")[2])[0]
-    assert cards
-    assert list(words)[: len(cards)] == cards
+    clearest = [word["word"] for word in reported("senses", *given, "--top", 0)[1]["words"]]
+    assert clearest
+    assert list(words)[: len(clearest)] == clearest
+    assert f"First come {len(clearest)} words, by how" in legend_of(page)
     (expected,) = reported("senses", *given, "--word", "the")[1]["words"]
     shown = words["the"]
     assert shown["log_prob"] == pytest.approx(expected["log_prob"], rel=1e-3)
@@ -142,9 +183,10 @@ def test_data_of_the_page_are_the_models(
             assert one[name] == sense[name]
         for name in ("usage", "theta", "share"):
             assert one[name] == pytest.approx(sense[name], rel=1e-3)
-        for part, name in (("examples", "text"), ("nearest", "name")):
-            assert [each[name] for each in one[part]] == [each[name] for each in sense[part]]
+        assert [near["name"] for near in one["nearest"]] == [n["name"] for n in sense["nearest"]]
         assert len(one["nearest"]) == 3
+        for (text, *_), example in zip(one["examples"], sense["examples"], strict=True):
+            assert example["text"].replace("[the]", "the") in text
     assert sum(sense["share"] for sense in expected["senses"]) == pytest.approx(1.0)
 
 
@@ -156,27 +198,151 @@ def test_without_data_and_with_theta_0(trained: Trained, tmp_path: Path, capsys:
     kerbs(capsys, "report", placed, "-o", output, "--nearest", 1)
     page = output.read_text(encoding="utf-8")
     assert "Usage of senses" in page
-    for part in ("Kernel parameter", "<th>θ</th>", "<th>times</th>", 'id="cards"'):
+    for part in ("Kernel parameter", "<th>θ</th>", "<th>times</th>", 'id="_cards"'):
         assert part not in page
+    legend = legend_of(page)
+    assert "of the usage of the word, as the checkpoint stores it" in legend
+    for part in ("that were read", "Sentences", "Source words", "First"):
+        assert part not in legend
+
+
+def test_the_page_explains_itself_and_has_three_examples_with_their_sources(
+    trained: Trained, tmp_path: Path, capsys: Capsys
+) -> None:
+    output = tmp_path / "report.html"
+    kerbs(capsys, "report", trained.kerbs, "--data", trained.data, "-o", output)
+    page = output.read_text(encoding="utf-8")
+    model, task = load_model_and_task(trained.kerbs, trained.data)
+    text = read_text(model, task, "train")
+    legend = legend_of(page)
+    for part in (
+        "a group of contexts in which the model predicts the word",
+        f"in the {len(text.words)} sentences that were read",
+        "The whole bar is 100 %",
+        "Source words stand with the number of times",
+        "with their source sentences",
+    ):
+        assert part in legend
+    for caption in ("each bar counts the senses", "Each grey point is a word"):
+        assert f'<figcaption class="soft">{caption}'.lower() in page.lower() or caption in page
+    assert text.source is not None
+    pairs = {(" ".join(a), " ".join(b)) for a, b in zip(text.words, text.source)}
+    tokens = text.tokens
+    for name in ("the", "a"):
+        entry = task.target_dictionary.index(name)
+        for sense in words_of(page)[name]["senses"]:
+            where = (tokens["entry"] == entry) & (tokens["sense"] == sense["row"])
+            lines = {" ".join(text.words[line]) for line in tokens["line"][where]}
+            assert len(sense["examples"]) == min(3, len(lines))
+            for target, bold, source, aligned in sense["examples"]:
+                # more than 20 words on a side are cut
+                assert any(target in a and source in b for a, b in pairs if a in lines)
+                assert bold == name
+                assert aligned is None or aligned in source.split()
+
+
+def page_of(lines: list[list[str]], source: list[list[str]] | None, most: int = 20) -> str:
+    """The page of a text whose second words, if they are w3, are of sense w3#1."""
+    layer = make_model("lstm").decoder.output
+    rows = entries.sense_numbers(layer, 7)
+    tokens = [(number, 1, 7, rows[0]) for number, line in enumerate(lines) if line[1] == "w3"]
+    names = SenseNames(text_of(lines, tokens, source), WORDS.symbols)
+    report = build_report(names, layer, WORDS, ["w3"], size=ReportSize(examples=3, context=most))
+    return html_page("", {}, report, layer, clearest=["w3"])
+
+
+def test_examples_are_different_and_long_lines_are_cut_around_both_words() -> None:
+    far = [f"u{number}" for number in range(9)]
+    german = [*far, "Bank", *far]
+    lines = [["a", "w3", "x", "y", "z"], ["a", "w3", "x", "y", "z"], ["b", "w3", "c"]]
+    source = [german, german, ["Bank", "d"]]
+    other = [["e", "f"]] * 9  # without w3, for the alignment
+    page = page_of([*lines, *other], [*source, *[["g", "h"]] * 9], most=2)
+    assert words_of(page)["w3"]["senses"][0]["examples"] == [
+        ("a w3 x y", "w3", "u7 u8 Bank u0 u1", "Bank"),
+        ("b w3 c", "w3", "Bank d", "Bank"),
+    ]
+
+
+def test_in_dialog_and_without_a_source_side_the_legend_says_what_is_there() -> None:
+    lines = [["a", "w3", f"x{number}"] for number in range(6)]
+    turns = [["w3", "a", f"x{(number + 3) % 6}"] for number in range(6)]
+    dialog = page_of(lines, turns)
+    assert "with the previous turns" in legend_of(dialog)
+    assert words_of(dialog)["w3"]["senses"][0]["examples"][0] == ("a w3 x0", "w3", "w3 a x3", None)
+    model_of_a_language = page_of(lines, None)
+    for legend in map(legend_of, (dialog, model_of_a_language)):
+        assert "Sentences are those in which the sense is the most certain" in legend
+        assert "ource" not in legend
+    assert words_of(model_of_a_language)["w3"]["senses"][0]["examples"][0][2:] == ("", None)
+
+
+def test_a_print_has_the_cards_and_no_controls(hostile: str) -> None:
+    (style,) = re.findall(r"<style>(.*?)</style>", hostile, re.S)
+    rules = style.partition("@media print {")[2]
+    assert re.search(r"nav > :not\(h1\), \.screen \{ display: none; \}", rules)
+    assert re.search(r"\.card, .*\{ break-inside: avoid; \}", rules)
+    assert "color-scheme: light;" in rules
+    parts = _Parts(hostile)
+    controls = 0
+    for (tag, attributes), around in zip(parts.elements, parts.around, strict=True):
+        if tag in ("input", "select", "button", "label", "a"):
+            controls += 1
+            assert {"nav.None", "p.screen"} & set(around)
+        if attributes.get("id") in ("_cards", "_senses", "_legend"):
+            assert not [name for name in around if name.endswith(".screen")]
+    assert controls >= 6
+
+
+def test_light_and_dark_are_those_of_the_reader_and_the_focus_is_seen(hostile: str) -> None:
+    (style,) = re.findall(r"<style>(.*?)</style>", hostile, re.S)
+    assert ":root { color-scheme: light dark;" in style
+    assert re.search(r":focus-visible \{ outline: 3px solid", style)
+
+
+def test_no_element_has_an_address_that_a_word_could_have(hostile: str) -> None:
+    names = [a["id"] or "" for _, a in _Parts(hostile).elements if "id" in a]
+    assert names
+    assert all(name.startswith("_") for name in names)
 
 
 # What a user does, and what the page shows then; written where the test reads it.
 DRIVER = """
-const seen = { cards: document.querySelectorAll("#cards article").length };
-byId("search").value = "<IMG";
-byId("search").dispatchEvent(new Event("input"));
-seen.hits = byId("list").options.length;
-byId("search").dispatchEvent(new KeyboardEvent("keydown", { key: "Enter" }));
-setTimeout(() => {
+const seen = { cards: document.querySelectorAll("#_cards article").length };
+const wait = () => new Promise((done) => setTimeout(done, 200));
+const press = (element, key) =>
+  element.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+async function use() {
+  byId("search").value = "<IMG";
+  byId("search").dispatchEvent(new Event("input"));
+  seen.hits = byId("list").options.length;
+  seen.found = document.querySelectorAll("#_cards article").length;
+  byId("search").focus();
+  press(byId("search"), "Enter");
+  await wait();
   seen.word = byId("name").textContent;
+  seen.address = decodeURIComponent(location.hash);
+  seen.focus = document.activeElement.id;
   seen.senses = byId("figures").rows.length;
-  seen.shown = document.querySelector("#senses p").textContent.slice(0, 8);
-  seen.bold = document.querySelector("#senses b").textContent;
+  seen.shown = document.querySelector("#_senses p").textContent.slice(0, 8);
+  seen.bold = document.querySelector("#_senses b").textContent;
+  seen.parts = document.querySelectorAll("#_senses .bar span").length;
   seen.hidden = byId("all").hidden;
-  seen.requests = performance.getEntriesByType("resource").length;
   seen.title = document.title;
+  press(document.body, "Escape");
+  await wait();
+  seen.back = [byId("one").hidden, document.activeElement.textContent];
+  seen.opened = [];
+  for (const hash of ["#日本語", "#%23word%3D%25", "#%", "#ban@@%232"]) {
+    location.hash = hash;
+    await wait();
+    const asked = document.querySelector(".asked strong")?.textContent;
+    seen.opened.push(byId("one").hidden ? null : [byId("name").textContent, asked ?? ""]);
+  }
+  seen.requests = performance.getEntriesByType("resource").length;
   add(document.body, "pre", JSON.stringify(seen)).id = "result";
-}, 500);
+}
+use();
 """
 
 
@@ -200,13 +366,19 @@ def test_a_browser_shows_a_word(hostile: str, tmp_path: Path) -> None:
     assert json.loads(html.unescape(result)) == {
         "cards": len(HOSTILE),
         "hits": 1,
+        "found": 1,
         "word": EVIL,
+        "address": f"#{EVIL}",
+        "focus": "_name",
         "senses": 4,
         "shown": f"● {EVIL}#1"[:8],
         "bold": EVIL,
+        "parts": 1,
         "hidden": True,
         "requests": 0,
-        "title": "</title><script>document.title='caught'</script>",
+        "title": f"{EVIL} – </title><script>document.title='caught'</script>",
+        "back": [True, EVIL],
+        "opened": [["日本語", ""], ["#word=%", ""], None, ["ban@@", "ban@@#2"]],
     }
 
 
