@@ -19,6 +19,13 @@ from fairseq_kerbs.utils.threads import limit_threads, one_thread
 if TYPE_CHECKING:
     from fairseq_kerbs.configurations import Experiment
 
+SMALL = 256
+"""Largest width of a decoder for which one thread is enough: two gain little, and lose much beside
+another program (docs/train.md)."""
+
+_WIDTHS = ("decoder_embed_dim", "decoder_hidden_size", "hidden_size", "embed_dim")
+"""Values of flags that say how wide a decoder is. Every architecture has some of them."""
+
 
 def _check_save_dir(ctx: click.Context, param: click.Parameter, value: str) -> str:
     """Refuse a folder name with characters that fairseq interprets, or none."""
@@ -62,14 +69,6 @@ def load_experiment(config: Path, data: str) -> Experiment:
     experiment = configurations.load_experiment(configurations.find_configuration(config))
     configurations.check_data(data)
     return experiment
-
-
-SMALL = 256
-"""Largest width of a decoder for which one thread is enough: two gain little, and lose much beside
-another program (docs/train.md)."""
-
-_WIDTHS = ("decoder_embed_dim", "decoder_hidden_size", "hidden_size", "embed_dim")
-"""Values of flags that say how wide a decoder is. Every architecture has some of them."""
 
 
 def choose_threads(training: argparse.Namespace) -> None:

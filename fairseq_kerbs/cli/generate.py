@@ -185,7 +185,7 @@ def generate(
         language = target_rules(first_data, pair[1])
         scored_as = pair[1] if pair[1] in bleu.TOKENIZED else language
         metrics = {"BLEU": bleu.bleu_metric(language=scored_as)}  # which may refuse the language
-        check_reference(call, first_data, pair, reference)
+        check_reference(call, first_data, reference)
     check_call(call, data, dry_run=dry_run)
     output = output or Path(save_dir) / f"generate-{call.values.gen_subset}.txt"
     check_can_write(output, "--output")
@@ -212,32 +212,18 @@ def generate(
     return 0
 
 
-def split_size(data: Path, split: str, pair: tuple[str, str]) -> int | None:
-    """Number of sentences of a split, or None if it has no index of a kind that fairseq reads."""
-    from fairseq.data import data_utils
-
-    for first, second in (pair, pair[::-1]):
-        prefix = data / f"{split}.{first}-{second}.{pair[0]}"
-        if prefix.with_name(f"{prefix.name}.idx").is_file():
-            try:
-                return len(data_utils.load_indexed_dataset(str(prefix)))
-            except Exception:  # damaged, as fairseq-generate will say
-                return None
-        if prefix.is_file():
-            return len(read_lines(prefix))
-    return None
-
-
-def check_reference(call: Call, data: Path, pair: tuple[str, str], reference: Path) -> None:
+def check_reference(call: Call, data: Path, reference: Path) -> None:
     """Raise a UserError if the reference has no text, or another number of lines than the split.
 
     Splits of which fairseq leaves sentences out are checked after the translation.
     """
+    from fairseq_kerbs.data.generated import sentences_of
+
     lines = read_lines(reference)
     if not any(line.strip() for line in lines):
         raise UserError(f"--reference {reference} has no text; give one translation per line")
     values = call.values
-    sentences = split_size(data, values.gen_subset, pair)
+    sentences = sentences_of(data, values.gen_subset)
     fewer = values.skip_invalid_size_inputs_valid_test or values.num_shards > 1
     if sentences is not None and not fewer and sentences != len(lines):
         raise UserError(

@@ -149,7 +149,10 @@ def count_line(subset: str, sentences: int) -> str:
 
 
 def sentences_of(data: Path, subset: str) -> int | None:
-    """Number of sentences of a split of binarized or raw parallel data, or None if it is none."""
+    """Number of sentences of a split of binarized or raw parallel data.
+
+    None if there is no such split, or if fairseq-generate will find that it is damaged.
+    """
     from fairseq.data import indexed_dataset
 
     for file in sorted(data.glob(f"{subset}.*-*.*")):
@@ -158,7 +161,10 @@ def sentences_of(data: Path, subset: str) -> int | None:
         if kind == "raw":
             return sum(1 for _ in iter_lines(prefix))
         if kind is not None:
-            return len(indexed_dataset.make_dataset(str(prefix), kind))
+            try:
+                return len(indexed_dataset.make_dataset(str(prefix), kind))
+            except Exception:  # a damaged index can cause any error
+                return None
     return None
 
 

@@ -9,11 +9,12 @@ writes the events of TensorBoard a second time, behind those of the softmax.
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from fairseq_kerbs.utils.repeating import repeating
 
 EVERY = 10.0
 """Seconds between two copies of the events of a running training."""
@@ -84,16 +85,8 @@ class Continued:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Copy every :data:`EVERY` seconds, and at the end of the block."""
-        ended = threading.Event()
-        thread = threading.Thread(target=self._repeat, args=(ended,), daemon=True)
-        thread.start()
         try:
-            yield
+            with repeating(self.copy, EVERY):
+                yield
         finally:
-            ended.set()
-            thread.join()
             self.close()
-
-    def _repeat(self, ended: threading.Event) -> None:
-        while not ended.wait(EVERY):
-            self.copy()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sized
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
+
+from fairseq_kerbs.utils.repeating import repeating
 
 EVERY = 10.0  # seconds between two lines
 
@@ -60,22 +61,13 @@ class Reminder:
         self.step = step
         self._since = time.monotonic()
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> AbstractContextManager[None]:
         """Remind of steps until the block ends."""
-        ended = threading.Event()
-        thread = threading.Thread(target=self._remind, args=(ended,), daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
+        return repeating(self._remind, EVERY)
 
-    def _remind(self, ended: threading.Event) -> None:
-        while not ended.wait(EVERY):
-            seconds = time.monotonic() - self._since
-            if self.step and seconds >= EVERY:
-                line = f"{self.step}: {seconds:.0f} s so far\n"
-                # past Python's buffer, whose lock a process forked at this moment would inherit
-                os.write(sys.stderr.fileno(), line.encode())
+    def _remind(self) -> None:
+        seconds = time.monotonic() - self._since
+        if self.step and seconds >= EVERY:
+            line = f"{self.step}: {seconds:.0f} s so far\n"
+            # past Python's buffer, whose lock a process forked at this moment would inherit
+            os.write(sys.stderr.fileno(), line.encode())

@@ -213,3 +213,10 @@ def test_sentences_of_data(tiny_work: Path, tmp_path: Path) -> None:
     assert sentences_of(tiny_work / "bin", "test1") is None
     (tmp_path / "test.de-en.de").write_text("eins\u2028zwei\ndrei\n")
     assert sentences_of(tmp_path, "test") == 2
+
+
+def test_a_damaged_index_is_left_to_fairseq(tiny_work: Path, tmp_path: Path) -> None:
+    for file in (tiny_work / "bin").glob("test.*"):
+        content = file.read_bytes()
+        (tmp_path / file.name).write_bytes(content[:30] if file.suffix == ".idx" else content)
+    assert sentences_of(tmp_path, "test") is None

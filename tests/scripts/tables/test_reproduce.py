@@ -122,15 +122,20 @@ columns:
     paper: {softmax: 25, kerbs: 26}
     small: {data: parallel, config: kerbs.yaml, flags: {softmax: {output-layer: softmax}}}
 """
+WORDS = """
+title: Words by their number of senses
+kind: senses
+rows: {kerbs: KerBS}
+columns: {mt: {metric: bleu4, small: {data: parallel, config: kerbs.yaml}}}
+"""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     sizes = ["--train", "300", "--valid", "20", "--test", "20"]
     assert kerbs(["toy", str(tmp_path / "raw" / "toy"), *sizes]) == 0
-    texts = {"kerbs": TINY, "data": DATA, "pair": PAIR}
+    texts = {"kerbs": TINY, "data": DATA, "pair": PAIR, "words": WORDS}
     texts["side"] = PAIR.replace("baseline:", "kind: examples\nbaseline:")
-    texts["words"] = PAIR.replace("baseline:", "kind: senses\nbaseline:")
     for name, text in texts.items():
         (tmp_path / f"{name}.yaml").write_text(text)
     return tmp_path
