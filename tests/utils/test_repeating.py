@@ -27,9 +27,14 @@ def test_a_short_block_calls_nothing() -> None:
 
 def test_an_error_ends_it_too() -> None:
     calls: list[int] = []
-    with pytest.raises(KeyError), repeating(lambda: calls.append(1), 0.02):
-        time.sleep(0.1)
-        raise KeyError("block")
+
+    def fail() -> None:
+        with repeating(lambda: calls.append(1), 0.02):
+            time.sleep(0.1)
+            raise KeyError("block")
+
+    with pytest.raises(KeyError):
+        fail()
     ended = len(calls)
     time.sleep(0.1)
     assert len(calls) == ended
