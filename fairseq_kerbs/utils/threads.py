@@ -2,8 +2,8 @@
 
 The threads of OpenMP, which torch computes with, wait for one another after every operation, and by
 default they do so by running in a loop. If another program has one of the cores, a thread waits for
-its turn there while the others use up theirs, so that two threads on two cores take many times as
-long as one (docs/train.md). Therefore threads wait passively, and there are no more of them than
+its turn there while the others use up theirs, so that two threads on two cores take several times
+as long as one (docs/train.md). Therefore threads wait passively, and there are no more of them than
 cores that are free.
 
 OpenMP reads its environment variables when it is loaded, so they are set before torch is imported.
