@@ -1,7 +1,7 @@
 """Build model, task and output layer from a checkpoint.
 
-Building a model can execute code that its settings name. Without ``--trust-checkpoint`` only the
-models and tasks in :data:`SAFE_MODELS` and :data:`SAFE_TASKS` are built, and those of this package.
+Building a model can execute code that its settings name, so :mod:`.reading` decides which models
+and tasks are accepted.
 """
 
 from __future__ import annotations
@@ -11,20 +11,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from torch import Tensor
-
-from fairseq_kerbs.checkpoints.reading import read_checkpoint, refusal, training_config
+from fairseq_kerbs.checkpoints.reading import Checkpoint, open_checkpoint
 from fairseq_kerbs.output_layers import OutputLayer, SoftmaxOutputLayer
 from fairseq_kerbs.utils.dictionaries import digest, digest_kept
 from fairseq_kerbs.utils.errors import UserError, as_user_error
 from fairseq_kerbs.utils.files import read_lines
-from fairseq_kerbs.utils.processes import quoted
 
-SAFE_MODELS = ("transformer", "transformer_lm", "lstm", "lstm_lm")
-"""fairseq's models that are built without trust, with all of their presets, besides ours."""
-SAFE_TASKS = ("translation", "language_modeling")
-"""Tasks that are set up without trust. Only data of these tasks and of those derived from them can
-be read."""
 INPUT_EMBEDDING = "decoder.embed_tokens.weight"
 """Name of the input embeddings of fairseq's decoders."""
 OUTPUT_EMBEDDINGS = (
@@ -46,44 +38,35 @@ def load_model_and_task(
 
     ``data`` is a folder of binarized data with the dictionaries of the training. By default the
     task has dictionaries of placeholder words. With ``any_model``, models of fairseq are loaded,
-    too. For ``trust`` and UserErrors see :func:`.reading.read_checkpoint` and
+    too. For ``trust`` and UserErrors see :func:`.reading.open_checkpoint` and
     :func:`build_model_and_task`.
     """
-    state = read_checkpoint(path, trust)
-    config = training_config(path, state, data)
-    return build_model_and_task(path, state, config, data, trust=trust, any_model=any_model)
+    others = None if any_model else ()
+    checkpoint = open_checkpoint(path, data, trust=trust, others=others)
+    return build_model_and_task(checkpoint, data)
 
 
-def build_model_and_task(
-    path: Path,
-    state: dict[str, Any],
-    config: Any,
-    data: Path | None,
-    *,
-    trust: bool,
-    any_model: bool,
-) -> tuple[Any, Any]:
-    """As :func:`load_model_and_task`, from the content and the configuration of a checkpoint.
+def build_model_and_task(checkpoint: Checkpoint, data: Path | None) -> tuple[Any, Any]:
+    """As :func:`load_model_and_task`, from a checkpoint that was read with this ``data``.
 
-    A UserError is raised if the folder has no data, the kind of model or task is refused, or the
-    parameters do not fit the data or the settings.
+    A UserError is raised if the folder has no data, or the parameters do not fit the data or the
+    settings.
     """
     from fairseq import models, tasks
 
     from fairseq_kerbs.training.guards import leave_out_copies
 
-    _, ours = registered_model(config.model)
-    _check_model(path, config.model, trust, any_model)
-    _check_task(path, config.task, trust, data)
     if data is not None and not any(data.glob("dict*.txt")):
         raise UserError(
             f"--data {data} is no folder with a dict.*.txt; name the folder that "
             "fairseq-preprocess wrote"
         )
+    state = checkpoint.state
+    config = checkpoint.config
     fault = f"does not fit --data {data}" if data else "has parameters that do not fit its settings"
-    with as_user_error(path, fault, "use the data and the file of the model's training"):
+    with as_user_error(checkpoint.path, fault, "use the data and the file of the model's training"):
         if data is None:
-            task = _placeholder_task(path, state["model"], config.task, ours)
+            task = _placeholder_task(checkpoint)
             model = models.build_model(config.model, task)
         else:
             task = tasks.setup_task(config.task)
@@ -96,63 +79,15 @@ def build_model_and_task(
     return model.eval(), task
 
 
-def registered_model(settings: Any) -> tuple[Any, bool]:
-    """Name of a model in fairseq's registry, and whether it belongs to fairseq_kerbs."""
-    from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_REGISTRY
-
-    arch = getattr(settings, "_name", None) or getattr(settings, "arch", None)
-    if not isinstance(arch, str):
-        return str(arch), False
-    name = ARCH_MODEL_NAME_REGISTRY.get(arch, arch)
-    module = str(getattr(MODEL_REGISTRY.get(name), "__module__", ""))
-    return name, module.startswith("fairseq_kerbs.")
-
-
-def _check_model(path: Path, settings: Any, trust: bool, any_model: bool) -> None:
-    """Raise a UserError if the kind of model is refused."""
-    name, ours = registered_model(settings)
-    if not (ours or any_model):
-        remedy = "name a checkpoint of one of its architectures"
-        if name in SAFE_MODELS:
-            remedy = convert_first(path)
-        raise UserError(f"{path} holds no model of fairseq_kerbs; {remedy}")
-    if not (ours or trust or name in SAFE_MODELS):
-        raise refusal(path, "architecture", name)
-
-
-def convert_first(path: Path) -> str:
-    """The advice to give a softmax model senses, with the command."""
-    command = quoted(["fairseq-kerbs", "convert", path, "-o", path.with_name("kerbs.pt")])
-    return f"give it senses first: {command} --data BIN"
-
-
-def _check_task(path: Path, settings: Any, trust: bool, data: Path | None) -> None:
-    """Raise a UserError if the kind of task is refused, or its ``data`` cannot be read."""
-    from fairseq.tasks import TASK_REGISTRY
-
-    name = getattr(settings, "_name", None) or getattr(settings, "task", None)
-    registered = TASK_REGISTRY.get(name)
-    readable = tuple(TASK_REGISTRY[task] for task in SAFE_TASKS)
-    # other tasks make batches in another way, so that trust does not help
-    unreadable = not issubclass(registered, readable) if registered else trust
-    if data is not None and unreadable:
-        raise UserError(
-            f"{path} was trained with --task {name}, whose data cannot be read; only those of "
-            f"{' and '.join(SAFE_TASKS)} can"
-        )
-    for setting in ("_name", "task"):
-        named = getattr(settings, setting, None)
-        if not (trust or named is None or named in SAFE_TASKS):
-            raise refusal(path, "task", named)
-
-
-def _placeholder_task(path: Path, tensors: dict[str, Tensor], settings: Any, ours: bool) -> Any:
+def _placeholder_task(checkpoint: Checkpoint) -> Any:
     """A task with placeholder words, as many as the embeddings of a checkpoint are for."""
+    tensors = checkpoint.state["model"]
+    settings = checkpoint.config.task
     own_sizes = ("decoder.output.inventory.log_prob", "decoder.output.weight")
-    names = own_sizes if ours else OUTPUT_EMBEDDINGS
+    names = own_sizes if checkpoint.ours else OUTPUT_EMBEDDINGS
     outputs = [len(tensors[name]) for name in names if name in tensors]
     if not outputs:
-        raise UserError(f"{path} has no complete output layer; take a complete model")
+        raise UserError(f"{checkpoint.path} has no complete output layer; take a complete model")
     embeddings = ("encoder.embed_tokens.weight", INPUT_EMBEDDING)
     inputs = [len(tensors[name]) for name in embeddings if name in tensors]
     kinds = ("self", "future", "past")
@@ -202,12 +137,11 @@ def load_layer(
     ``trust`` and ``any_model`` see :func:`load_model_and_task`. A UserError is raised if the model
     or the dictionary cannot be read, or they do not match.
     """
-    state = read_checkpoint(path, trust)
-    config = training_config(path, state)
-    model, _ = build_model_and_task(path, state, config, None, trust=trust, any_model=any_model)
+    checkpoint = open_checkpoint(path, trust=trust, others=None if any_model else ())
+    model, _ = build_model_and_task(checkpoint, None)
     layer = model_layer(model, path)
-    file = dictionary or remembered_dictionary(path, config)
-    return layer, load_dictionary(file, layer.vocab_size, state)
+    file = dictionary or remembered_dictionary(path, checkpoint.config)
+    return layer, load_dictionary(file, layer.vocab_size, checkpoint.state)
 
 
 def model_layer(model: Any, path: Path) -> OutputLayer:

@@ -26,11 +26,10 @@ from fairseq_kerbs.checkpoints.building import (
     INPUT_EMBEDDING,
     OUTPUT_EMBEDDINGS,
     build_model_and_task,
-    registered_model,
 )
 from fairseq_kerbs.checkpoints.contexts import loss_in_bits, sample_split
 from fairseq_kerbs.checkpoints.finetuning import finetuning_flags
-from fairseq_kerbs.checkpoints.reading import read_checkpoint, training_config
+from fairseq_kerbs.checkpoints.reading import Checkpoint, open_checkpoint, plain_settings
 from fairseq_kerbs.configurations import Flags
 from fairseq_kerbs.reallocation.clustering import (
     LEAST_CONTEXTS,
@@ -124,7 +123,7 @@ def convert_checkpoint(checkpoint: Path, output: Path, settings: ConversionSetti
         placed = _place(source, settings.placement, settings.max_senses)
         converted = add_senses(source, settings.max_senses, placed.placement)
         summary = _summarize(source, converted, placed, settings.placement)
-    flags = finetuning_flags(source.config, converted.settings, output)
+    flags = finetuning_flags(source.checkpoint.config, converted.settings, output)
     length = flags.get("total-num-update")
     if length:
         summary.append(
@@ -144,9 +143,7 @@ def convert_checkpoint(checkpoint: Path, output: Path, settings: ConversionSetti
 class SoftmaxModel:
     """A model to convert."""
 
-    checkpoint: Path
-    state: dict[str, Any]  # content of the checkpoint
-    config: Any  # configuration of its training
+    checkpoint: Checkpoint
     task: Any  # fairseq's task that the model was built with
     model: Any  # in evaluation mode
     weight: Tensor  # output embeddings, [V, d]
@@ -163,27 +160,17 @@ def read_softmax_model(
     For ``data`` and ``trust`` see :func:`.building.load_model_and_task`. A UserError is raised if
     the checkpoint cannot be read, or the model cannot be converted.
     """
-    state = read_checkpoint(checkpoint, trust)  # this silences fairseq's logs
-    from fairseq_kerbs.models.config import as_namespace
-
-    config = training_config(checkpoint, state, data)
-    name, ours = registered_model(config.model)
-    settings = dict(vars(as_namespace(config.model)))
-    if trust and not ours and name not in ARCHITECTURES:  # without trust it is refused below
-        known = ", ".join(ARCHITECTURES)
-        raise UserError(
-            f"{checkpoint} has the architecture '{name}'; {known} of fairseq can be converted"
-        )
-    _check_kind(checkpoint, ours, settings, state["model"])
-    model, task = build_model_and_task(checkpoint, state, config, data, trust=trust, any_model=True)
-    # building the model has added values of fairseq's presets
-    settings |= vars(as_namespace(config.model))
+    read = open_checkpoint(checkpoint, data, trust=trust, others=ARCHITECTURES)
+    _check_kind(read)
+    model, task = build_model_and_task(read, data)
+    # read now, as building the model has added values of fairseq's presets
+    settings = plain_settings(read.config.model)
     loaded: dict[str, Tensor] = model.state_dict()
     names = (f"{_OUTPUT_LAYER}weight", *OUTPUT_EMBEDDINGS)
     weight = next(loaded[key] for key in names if key in loaded)
     bias = loaded.get(_STOCK_BIAS)
-    if ours:
-        settings["arch"] = settings.get("arch", name)
+    if read.ours:
+        settings["arch"] = settings.get("arch", read.name)
         replaced = {key for key in loaded if key.startswith(_OUTPUT_LAYER)}
         if settings.get("sense_bias"):
             bias = weight[:, -1]
@@ -193,9 +180,9 @@ def read_softmax_model(
         replaced = loaded.keys() & {*OUTPUT_EMBEDDINGS, _STOCK_BIAS}
         if not tied:
             replaced.discard(INPUT_EMBEDDING)
-        settings |= _translated_settings(str(name), settings, tied)
+        settings |= _translated_settings(read.name, settings, tied)
     settings |= {"_name": settings["arch"], "output_layer": "kerbs", "kernel": "kerbs"}
-    return SoftmaxModel(checkpoint, state, config, task, model, weight, bias, settings, replaced)
+    return SoftmaxModel(read, task, model, weight, bias, settings, replaced)
 
 
 def _translated_settings(name: str, settings: dict[str, Any], tied: bool) -> dict[str, Any]:
@@ -212,23 +199,25 @@ def _translated_settings(name: str, settings: dict[str, Any], tied: bool) -> dic
     return translated
 
 
-def _check_kind(
-    checkpoint: Path, ours: bool, settings: dict[str, Any], tensors: dict[str, Tensor]
-) -> None:
+def _check_kind(checkpoint: Checkpoint) -> None:
     """Raise a UserError if this kind of model cannot be converted."""
-    layer = settings.get("output_layer", "kerbs")
-    unsupported = [name.replace("_", "-") for name in _UNSUPPORTED_SETTINGS if settings.get(name)]
-    if any(key.startswith("decoder.adaptive_softmax.") for key in tensors):
+    path = checkpoint.path
+    settings = checkpoint.config.model
+    layer = getattr(settings, "output_layer", "kerbs")
+    unsupported = [
+        name.replace("_", "-") for name in _UNSUPPORTED_SETTINGS if getattr(settings, name, None)
+    ]
+    if any(key.startswith("decoder.adaptive_softmax.") for key in checkpoint.state["model"]):
         unsupported.append("adaptive-softmax-cutoff")
-    if ours and layer == "kerbs":
-        raise UserError(f"{checkpoint} is a KerBS model already; it needs no conversion")
-    if ours and layer != "softmax":
+    if checkpoint.ours and layer == "kerbs":
+        raise UserError(f"{path} is a KerBS model already; it needs no conversion")
+    if checkpoint.ours and layer != "softmax":
         raise UserError(
-            f"{checkpoint} was trained with --output-layer {layer}; only a softmax can become KerBS"
+            f"{path} was trained with --output-layer {layer}; only a softmax can become KerBS"
         )
     if unsupported:
         raise UserError(
-            f"{checkpoint} was trained with --{', --'.join(unsupported)}, which fairseq_kerbs does "
+            f"{path} was trained with --{', --'.join(unsupported)}, which fairseq_kerbs does "
             "not support; take a model without it"
         )
 
@@ -377,7 +366,7 @@ def add_senses(
     difference = largest_difference(source.model, model, source.task)
     if not difference <= ROUNDING_ERROR:
         raise UserError(
-            f"{source.checkpoint} cannot be converted: log-probabilities would differ by "
+            f"{source.checkpoint.path} cannot be converted: log-probabilities would differ by "
             f"{difference:.3g} nats; --arch {settings.arch} does not support some of its settings"
         )
     if placement is not None:
@@ -394,7 +383,7 @@ def _build_with_parameters_of(
     from fairseq.models import build_model
 
     fault = f"fits no --arch {settings.arch}"
-    with as_user_error(source.checkpoint, fault, "take another model"):
+    with as_user_error(source.checkpoint.path, fault, "take another model"):
         model = build_model(copy.copy(settings), copy.copy(source.task))
     old = source.model.state_dict()
     new = model.state_dict()
@@ -402,7 +391,7 @@ def _build_with_parameters_of(
     unmatched = (old.keys() - source.replaced - new.keys()) | (copied - old.keys())
     if unmatched:
         raise UserError(
-            f"{source.checkpoint} cannot be converted: only one of the two models has "
+            f"{source.checkpoint.path} cannot be converted: only one of the two models has "
             f"{min(unmatched)}; fairseq_kerbs does not support some of its settings"
         )
     new |= {key: old[key] for key in copied}
@@ -443,14 +432,14 @@ def write_checkpoint(path: Path, source: SoftmaxModel, converted: Converted) -> 
     """Write a checkpoint of fairseq with parameters and settings, at update 0."""
     from omegaconf import OmegaConf
 
-    config: Any = OmegaConf.to_container(source.config, resolve=True, enum_to_str=True)
+    config: Any = OmegaConf.to_container(source.checkpoint.config, resolve=True, enum_to_str=True)
     history = {
         "criterion_name": "KerbsCrossEntropyCriterion",
         "optimizer_name": "FairseqAdam",
         "lr_scheduler_state": {},
         "num_updates": 0,
     }
-    task_state = dict(source.state.get("task_state") or {})
+    task_state = dict(source.checkpoint.state.get("task_state") or {})
     if hasattr(source.task, "state"):  # else its words are placeholders
         task_state |= digests_of(source.task)
     state = {

@@ -14,6 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fairseq_kerbs.checkpoints.reading import plain_settings
 from fairseq_kerbs.configurations import Flags, flag_arguments
 from fairseq_kerbs.utils.errors import UserError
 
@@ -123,10 +124,9 @@ def _trained_settings(config: Any, parts: dict[str, _Part]) -> dict[str, Any]:
 
 
 def _settings_of(config: Any, section: str) -> dict[str, Any]:
-    """Settings in a section of a configuration. Sections can be configurations or namespaces."""
-    from fairseq_kerbs.models.config import as_namespace
-
-    return vars(as_namespace(getattr(config, section, None) or Namespace()))
+    """Settings in a section of a configuration, which can be missing."""
+    settings = getattr(config, section, None)
+    return plain_settings(settings) if settings else {}
 
 
 def _selected(settings: dict[str, Any], names: set[str]) -> dict[str, Any]:

@@ -2,8 +2,12 @@
 
 Without ``--trust-checkpoint`` only tensors and plain settings are loaded. Settings could still
 execute code: fairseq evaluates some strings when it builds a model, and opens files that others
-name. Therefore a string with brackets must be a literal, as a call needs brackets, and
-:mod:`.building` builds only known models and tasks.
+name. Therefore a string with brackets must be a literal, as a call needs brackets, and only the
+models and tasks in :data:`SAFE_MODELS` and :data:`SAFE_TASKS` are accepted, and those of this
+package.
+
+:func:`read_checkpoint` returns the content of a file. :func:`open_checkpoint` also returns the
+configuration of the training, from which :mod:`.building` builds the model.
 """
 
 from __future__ import annotations
@@ -15,7 +19,8 @@ import logging
 import pickle
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,6 +30,13 @@ from torch import Tensor
 from fairseq_kerbs.torch_compat import load, load_plain
 from fairseq_kerbs.utils.errors import UserError, as_user_error
 from fairseq_kerbs.utils.files import check_checkpoint, damaged
+from fairseq_kerbs.utils.processes import quoted
+
+SAFE_MODELS = ("transformer", "transformer_lm", "lstm", "lstm_lm")
+"""fairseq's models that are built without trust, with all of their presets, besides ours."""
+SAFE_TASKS = ("translation", "language_modeling")
+"""Tasks that are set up without trust. Only data of these tasks and of those derived from them can
+be read."""
 
 # in torch's message on an unsafe object
 _NAMED_OBJECT = re.compile(r"(?:GLOBAL|class) ([\w.]+)")
@@ -39,6 +51,9 @@ _REPLACEMENTS = {
 }
 
 
+# ------------------------------------------------------------------ the file
+
+
 def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
     """Read a checkpoint of fairseq-train onto the CPU, without settings that open files.
 
@@ -47,15 +62,38 @@ def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
     has content that could execute code.
     """
     logging.getLogger("fairseq").setLevel(logging.WARNING)  # no sizes of dictionaries and the like
-    state = _load(path, trust)
-    _check_content(path, state)
-    if state.get("args") is not None and not trust:  # hydra would parse them
-        raise refusal(path, "settings of a fairseq before 0.10,", state["args"])
+    check_checkpoint(path)
     try:
+        state = _load(path, trust)
+        _check_content(path, state)
+        if state.get("args") is not None and not trust:  # hydra would parse them
+            raise refusal(path, "settings of a fairseq before 0.10,", state["args"])
         names = [name for name in ("cfg", "args") if name in state]
         return state | {name: _plain(path, name, state[name], trust) for name in names}
-    except RecursionError:  # a pickle can have circular references
+    except _UnsafeObjectError as error:
+        raise refusal(path, "object", error) from None
+    except (_UnreadableError, RecursionError):  # a pickle can have circular references
         raise damaged(path) from None
+
+
+class _UnreadableError(Exception):
+    """torch cannot read the file."""
+
+
+class _UnsafeObjectError(Exception):
+    """The file has an object of this class, which could execute code."""
+
+
+def _load(path: Path, trust: bool) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about objects that are refused below
+            return load(path, weights_only=False) if trust else load_plain(path, _plain_classes())
+    except Exception as error:  # a damaged file can cause any error
+        unsafe = _NAMED_OBJECT.search(str(error))
+        if unsafe and not trust and isinstance(error, pickle.UnpicklingError):
+            raise _UnsafeObjectError(unsafe[1]) from None
+        raise _UnreadableError from None
 
 
 def _check_content(path: Path, state: Any) -> None:
@@ -74,21 +112,6 @@ def _check_content(path: Path, state: Any) -> None:
                 f"{path}: {name} holds NaN or infinity, so its training had diverged; take an "
                 "earlier checkpoint of that training"
             )
-
-
-def _load(path: Path, trust: bool) -> Any:
-    check_checkpoint(path)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about objects that are refused below
-            return load(path, weights_only=False) if trust else load_plain(path, _plain_classes())
-    except pickle.UnpicklingError as error:
-        unsafe = _NAMED_OBJECT.search(str(error))
-        if trust or not unsafe:
-            raise damaged(path) from None
-        raise refusal(path, "object", unsafe[1]) from None
-    except Exception:  # a damaged file can cause any error
-        raise damaged(path) from None
 
 
 def _plain_classes() -> list[Any]:
@@ -142,7 +165,50 @@ def refusal(path: Path, kind: str, value: Any) -> UserError:
     )
 
 
-def training_config(path: Path, state: dict[str, Any], data: Path | None = None) -> Any:
+# ------------------------------------------------------------------ the training
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint of fairseq-train, with a model and a task that may be built."""
+
+    path: Path
+    state: dict[str, Any]  # content of the file
+    config: Any  # configuration of the training, as fairseq has it
+    name: str  # of the model in fairseq's registry
+    ours: bool  # whether the model belongs to fairseq_kerbs
+
+
+def open_checkpoint(
+    path: Path,
+    data: Path | None = None,
+    *,
+    trust: bool = False,
+    others: Collection[str] | None = (),
+) -> Checkpoint:
+    """Read a checkpoint and the configuration of its training.
+
+    Args:
+        path: path of the file.
+        data: folder that replaces the data of the training.
+        trust: whether the checkpoint may execute code.
+        others: names of fairseq's models that are accepted, besides those of fairseq_kerbs. None
+            accepts all, as far as they are trusted.
+
+    Raises:
+        UserError: see :func:`read_checkpoint`, or the model or the task are refused, or the task is
+            one whose ``data`` cannot be read.
+    """
+    state = read_checkpoint(path, trust)
+    config = _training_config(path, state, data)
+    name, ours = _registered_model(config.model)
+    if not ours:
+        _check_model(path, name, trust, others)
+    _check_task(path, config.task, trust, data)
+    return Checkpoint(path, state, config, name, ours)
+
+
+def _training_config(path: Path, state: dict[str, Any], data: Path | None) -> Any:
     """Configuration of the training of a checkpoint (:func:`read_checkpoint`), as fairseq has it.
 
     ``data`` replaces the folder of the training. A UserError is raised if there are no settings.
@@ -162,8 +228,72 @@ def training_config(path: Path, state: dict[str, Any], data: Path | None = None)
             with omegaconf_no_object_check():  # it contains namespaces
                 state["cfg"] = OmegaConf.create(state["cfg"])
         config = checkpoint_utils._upgrade_state_dict(state)["cfg"]
-        for part in (config.model, config.task):  # raises unless both have settings
-            vars(part) if isinstance(part, argparse.Namespace) else part.keys()
+        for section in (config.model, config.task):
+            plain_settings(section)  # raises unless both have settings
         if data is not None:
             overwrite_args_by_name(config, {"data": str(data)})
     return config
+
+
+def plain_settings(section: Any) -> dict[str, Any]:
+    """Settings in a section of a configuration, which fairseq keeps as a namespace or by hydra."""
+    from omegaconf import OmegaConf
+
+    if isinstance(section, argparse.Namespace):
+        return vars(section)
+    settings: Any = OmegaConf.to_container(section, resolve=True)
+    return dict(settings)
+
+
+def _registered_model(settings: Any) -> tuple[Any, bool]:
+    """Name of a model in fairseq's registry, and whether it belongs to fairseq_kerbs."""
+    from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_REGISTRY
+
+    arch = getattr(settings, "_name", None) or getattr(settings, "arch", None)
+    if not isinstance(arch, str):
+        return str(arch), False
+    name = ARCH_MODEL_NAME_REGISTRY.get(arch, arch)
+    module = str(getattr(MODEL_REGISTRY.get(name), "__module__", ""))
+    return name, module.startswith("fairseq_kerbs.")
+
+
+def _check_model(path: Path, name: str, trust: bool, others: Collection[str] | None) -> None:
+    """Raise a UserError if a model of fairseq is refused."""
+    if others is not None and not others:
+        remedy = "name a checkpoint of one of its architectures"
+        if name in SAFE_MODELS:
+            remedy = convert_first(path)
+        raise UserError(f"{path} holds no model of fairseq_kerbs; {remedy}")
+    if others is not None and name not in others:
+        raise UserError(
+            f"{path} has the architecture '{name}'; take one of {', '.join(others)}, or a model of "
+            "fairseq_kerbs"
+        )
+    if not (trust or name in SAFE_MODELS):
+        raise refusal(path, "architecture", name)
+
+
+def convert_first(path: Path) -> str:
+    """The advice to give a softmax model senses, with the command."""
+    command = quoted(["fairseq-kerbs", "convert", path, "-o", path.with_name("kerbs.pt")])
+    return f"give it senses first: {command} --data BIN"
+
+
+def _check_task(path: Path, settings: Any, trust: bool, data: Path | None) -> None:
+    """Raise a UserError if the kind of task is refused, or its ``data`` cannot be read."""
+    from fairseq.tasks import TASK_REGISTRY
+
+    name = getattr(settings, "_name", None) or getattr(settings, "task", None)
+    registered = TASK_REGISTRY.get(name)
+    readable = tuple(TASK_REGISTRY[task] for task in SAFE_TASKS)
+    # other tasks make batches in another way, so that trust does not help
+    unreadable = not issubclass(registered, readable) if registered else trust
+    if data is not None and unreadable:
+        raise UserError(
+            f"{path} was trained with --task {name}, whose data cannot be read; only those of "
+            f"{' and '.join(SAFE_TASKS)} can"
+        )
+    for setting in ("_name", "task"):
+        named = getattr(settings, setting, None)
+        if not (trust or named is None or named in SAFE_TASKS):
+            raise refusal(path, "task", named)

@@ -43,7 +43,7 @@ def read_model(
 
 def check_senses(trained: Trained, checkpoint: Path) -> None:
     """Raise a UserError if the words of a model have no senses: it is no KerBS model."""
-    from fairseq_kerbs.checkpoints.building import convert_first
+    from fairseq_kerbs.checkpoints.reading import convert_first
     from fairseq_kerbs.output_layers import KerbsOutputLayer, SoftmaxOutputLayer
 
     if isinstance(trained.layer, SoftmaxOutputLayer):

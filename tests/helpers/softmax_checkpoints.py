@@ -100,8 +100,9 @@ def write_softmax(path: Any, flags: str) -> Any:
 
 def load(path: Path, flags: str = "") -> Any:
     """Model of a checkpoint, built by fairseq from its own settings or from other flags."""
-    state = reading.read_checkpoint(path)
-    own = reading.training_config(path, state).model
+    checkpoint = reading.open_checkpoint(path)
+    state = checkpoint.state
+    own = checkpoint.config.model
     joined = len(state["model"].get("encoder.embed_tokens.weight", ())) in (0, WORDS)
     task = building.building_task(WORDS if joined else SOURCE_WORDS, WORDS, ["future"])
     model = models.build_model(arguments(flags) if flags else own, task)
