@@ -36,7 +36,7 @@ def number_by_evidence(
     Args:
         task: fairseq's task.
         split: split that was sampled.
-        sample: the sample, with tags (:func:`.contexts.sample_contexts`).
+        sample: the sample, with tags (:func:`.contexts.add_contexts`).
         least_information: see :func:`.number_of_senses`.
 
     Returns:

@@ -191,12 +191,13 @@ def sample_split(
             ``memory`` is too small.
     """
     counts = count_words(task, split)
+    steps = teacher_forced(model, task, split)
     size = int(min(memory, 1e6) * 1e9)
     try:
         sample = ContextSample(counts, dim, most, size, task.target_dictionary.nspecial)
     except ValueError as error:
         raise UserError(f"--memory {memory}: {error}") from None
-    sample_contexts(model, task, split, sample)
+    add_contexts(sample, steps, task.target_dictionary.pad())
     if not sample.enough.any():
         raise UserError(
             f"--split {split}: no word occurs {LEAST_CONTEXTS} times, so none can have several "
@@ -205,10 +206,10 @@ def sample_split(
     return sample
 
 
-def sample_contexts(model: Any, task: Any, split: str, sample: ContextSample) -> None:
-    """Add all context vectors of a split to a sample, with tags of :data:`TAG_OF_A_LINE`."""
-    for batch, target, contexts, _ in teacher_forced(model, task, split):
-        real = target != task.target_dictionary.pad()
+def add_contexts(sample: ContextSample, steps: Iterable[Step], padding: int) -> None:
+    """Add the context vectors of a split to a sample, with tags of :data:`TAG_OF_A_LINE`."""
+    for batch, target, contexts, _ in steps:
+        real = target != padding
         columns = torch.arange(target.shape[1], device=target.device)
         tags = batch["id"].unsqueeze(1) * TAG_OF_A_LINE + columns  # [B, L]
         # without the 1 that a model with --sense-bias appends

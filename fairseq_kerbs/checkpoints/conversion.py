@@ -278,13 +278,14 @@ def _summarize(
     seen = int(placed.sample.seen.sum())
     contexts = placed.sample.kept
     size = contexts.numel() * contexts.element_size() / 1e6
+    budget = describe_budget(
+        of_word, settings.total_senses, placed.sample.enough, by_evidence=placed.by_evidence
+    )
     loss = loss_in_bits(converted.model, source.task, valid_split)
     return [
         f"{of_word.double().mean():.2f} senses a word; {several:.0%} of the words with "
         f"{LEAST_CONTEXTS} contexts have several",
-        describe_budget(
-            of_word, settings.total_senses, placed.sample.enough, by_evidence=placed.by_evidence
-        ),
+        budget,
         f"words by number of senses: {words}; by {aim}",
         f"contexts: {seen} seen, {len(contexts)} kept ({size:.0f} MB), in "
         f"{placed.sampling:.0f} s; clusters: {placed.clustering:.0f} s",

@@ -18,6 +18,7 @@ import json
 import logging
 import pickle
 import re
+import shlex
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -30,7 +31,6 @@ from torch import Tensor
 from fairseq_kerbs.torch_compat import load, load_plain
 from fairseq_kerbs.utils.errors import UserError, as_user_error
 from fairseq_kerbs.utils.files import check_checkpoint, damaged
-from fairseq_kerbs.utils.processes import quoted
 
 SAFE_MODELS = ("transformer", "transformer_lm", "lstm", "lstm_lm")
 """fairseq's models that are built without trust, with all of their presets, besides ours."""
@@ -275,8 +275,8 @@ def _check_model(path: Path, name: str, trust: bool, others: Collection[str] | N
 
 def convert_first(path: Path) -> str:
     """The advice to give a softmax model senses, with the command."""
-    command = quoted(["fairseq-kerbs", "convert", path, "-o", path.with_name("kerbs.pt")])
-    return f"give it senses first: {command} --data BIN"
+    command = ["fairseq-kerbs", "convert", str(path), "-o", str(path.with_name("kerbs.pt"))]
+    return f"give it senses first: {shlex.join(command)} --data BIN"
 
 
 def _check_task(path: Path, settings: Any, trust: bool, data: Path | None) -> None:

@@ -220,7 +220,8 @@ def test_contexts_for_clusters_are_sampled_on_the_gpu(name: str, monkeypatch: Pa
         monkeypatch.setattr(torch.cuda, "is_available", lambda: on)
         with RehearsedGpu() if on else nullcontext():
             loss = contexts.loss_in_bits(model, task, "valid")
-            contexts.sample_contexts(model, task, "train", sample)
+            steps = contexts.teacher_forced(model, task, "train")
+            contexts.add_contexts(sample, steps, task.target_dictionary.pad())
             text = read_text(model, task, "train", extras=Extras(words=[5, 6, 7], guesses=True))
             of_words = contexts.contexts_of(model, task, "train", [5, 6, 7], 4)
             (step,) = contexts.teacher_forced(model, task, "train")
