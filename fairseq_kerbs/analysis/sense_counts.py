@@ -184,8 +184,8 @@ def _judge(words: Sequence[CountedWord]) -> dict[str, Any]:
     entropies = np.array([entropy(word.gold) for word in words])
     frequencies = np.log([word.frequency for word in words])
     judged["correlations"] = {
-        "with_entropy": _correlation(senses, entropies, frequencies),
-        "with_frequency": _correlation(senses, frequencies, entropies),
+        "with_entropy": correlation(senses, entropies, frequencies),
+        "with_frequency": correlation(senses, frequencies, entropies),
     }
     return judged
 
@@ -228,7 +228,8 @@ def interval(values: Floats) -> dict[str, float]:
     return _bootstrap((values,), np.mean, float(values.mean()))
 
 
-def _correlation(x: Floats, y: Floats, given: Floats) -> dict[str, float] | None:
+def correlation(x: Floats, y: Floats, given: Floats) -> dict[str, float] | None:
+    """Partial correlation over words with a 95 % bootstrap interval, None if one is constant."""
     value = float(partial_correlation(x, y, given))
     if not np.isfinite(value):
         return None

@@ -241,7 +241,9 @@ def plain_settings(section: Any) -> dict[str, Any]:
 
     if isinstance(section, argparse.Namespace):
         return vars(section)
-    settings: Any = OmegaConf.to_container(section, resolve=True)
+    settings = section
+    if OmegaConf.is_config(section):
+        settings = OmegaConf.to_container(section, resolve=True)
     return dict(settings)
 
 
