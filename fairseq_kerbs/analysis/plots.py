@@ -148,7 +148,7 @@ def plot_contexts(
         names: names of the senses for the legend.
     """
     title = f"Contexts of “{_plain(word)}” by sense"
-    figure, (axes,) = _panels(8.4, 4.2, (title, *plane.axes))
+    figure, (axes,) = _panels(5.6, 5.0, (title, *plane.axes))
     for index, (x, y) in enumerate(plane.senses.tolist()):
         points = plane.contexts[sense_of == index]
         label = f"{_plain(word)}#{index + 1} ({len(points)})"
@@ -159,7 +159,8 @@ def plot_contexts(
         axes.scatter([x], [y], s=330, facecolors="white", edgecolors="black", zorder=3)
         axes.scatter([x], [y], zorder=4, **_mark(index, 90))
     axes.set_aspect("equal", adjustable="datalim")
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize="small")
+    # below the panel, so that names are still read where a page on a phone has the figure
+    figure.legend(loc="outside lower center", frameon=False)
     return figure
 
 

@@ -95,7 +95,7 @@ def test_contexts_have_a_mark_for_each_sense(tmp_path: Path, capsys: Capsys) -> 
     plane = Projection(draw.normal(size=(12, 2)), draw.normal(size=(4, 2)), ("first", "second"))
     names = ["Dollar 3", "", "Geld 2\nin US$", ""]
     (axes,) = labelled(plots.plot_contexts("US$", plane, np.array([0, 1, 2] * 4), names)).axes
-    legend = [text.get_text() for text in axes.get_legend().get_texts()]
+    legend = [text.get_text() for text in axes.figure.legends[0].get_texts()]
     named = "US\\$#1 (4)\nDollar 3", "US\\$#2 (4)", "US\\$#3 (4)\nGeld 2\nin US\\$", "US\\$#4 (0)"
     assert legend == [*named]
     drawn = axes.collections[::3]

@@ -29,7 +29,7 @@ def example(number: int, capsys: Capsys) -> tuple[dict[str, Any], str, list[int]
     return names, printed, [int(number) for number in re.findall(r"(\d+) senses moved", printed)]
 
 
-def test_the_training_of_the_readme_runs(capsys: Capsys) -> None:
+def test_the_training_of_the_page_runs(capsys: Capsys) -> None:
     names, _, moved = example(0, capsys)
     assert 2.1 < names["perplexity"] < 2.6  # 100 by chance, 2.18 by the noise alone
     assert 0.88 < names["accuracy"] < 0.92  # 0.9 are no noise
@@ -37,6 +37,21 @@ def test_the_training_of_the_readme_runs(capsys: Capsys) -> None:
     assert not names["layer"].inventory.interval_count.any()
     assert len(moved) == 5
     assert moved[0] > moved[-1]
+
+
+def test_the_block_of_the_readme_runs() -> None:
+    """As it is printed there, and with the sizes that its comments and the text say."""
+    page = (Path(fairseq_kerbs.__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    log_probs = names["log_probs"]
+    assert log_probs.shape == (64, 10_000)
+    torch.testing.assert_close(log_probs.exp().sum(1), torch.ones(64))
+    each = log_probs.gather(1, names["targets"].unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(names["output"], each)
+    torch.testing.assert_close(names["loss"], -each.mean())
+    assert all(p.grad is not None for p in names["layer"].parameters())
 
 
 def test_the_hugging_face_trainer_runs(tmp_path: Path, monkeypatch: Patch, capsys: Capsys) -> None:
