@@ -6,7 +6,9 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+import yaml
 
+import fairseq_kerbs
 from fairseq_kerbs.cli.commands import root
 from fairseq_kerbs.configurations import CONFIGS
 from tests.helpers.commands import ROOT, run_program
@@ -97,6 +99,65 @@ def test_scripts_without_fairseq_say_what_to_run(tmp_path: Path) -> None:
     python.chmod(0o755)
     said = run_program(scripts / "train.sh", "x", cwd=tmp_path, status=1, PATH=str(tools))
     assert said == f"train.sh: no fairseq found; run {tmp_path}/scripts/install.sh first\n"
+
+
+def git(folder: Path, *words: str) -> None:
+    name = ("-c", "user.name=A", "-c", "user.email=a@example.org")
+    run_program("git", *name, *words, cwd=folder)
+
+
+@pytest.fixture
+def release(tmp_path: Path) -> Path:
+    """A committed checkout that has only what 'release.sh --check' reads."""
+    checkout = tmp_path / "a checkout"
+    for name in ("scripts/release.sh", "scripts/environment.sh", "fairseq_kerbs/__init__.py"):
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, checkout / name)
+    for name in ("CITATION.cff", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, checkout / name)
+    git(checkout, "init", "--quiet")
+    git(checkout, "add", "--all")
+    git(checkout, "commit", "--quiet", "--message", "all")
+    return checkout
+
+
+def check_of_release(checkout: Path, status: int = 0) -> str:
+    return run_program("bash", "scripts/release.sh", "--check", cwd=checkout, status=status)
+
+
+def test_a_commit_can_be_released(release: Path) -> None:
+    said = check_of_release(release)
+    date = yaml.safe_load((release / "CITATION.cff").read_text())["date-released"]
+    assert said == f"[release] version {fairseq_kerbs.__version__} of {date} can be released\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "said"),
+    [
+        ("CITATION.cff", "version: 0", "version: 9", "CITATION.cff has version 9"),
+        ("CITATION.cff", 'released: "2', 'released: "1', "CHANGELOG.md has no heading '## "),
+        ("CHANGELOG.md", "(2", "(1", "CHANGELOG.md has no heading '## "),
+        ("CHANGELOG.md", "# Change", "# A change", "1 files differ from the commit, first CHANGE"),
+    ],
+)
+def test_what_cannot_be_released_is_refused_in_one_sentence(
+    release: Path, file: str, before: str, after: str, said: str
+) -> None:
+    path = release / file
+    text = path.read_text()
+    path.write_text(text.replace(before, after, 1))
+    refusal = check_of_release(release, status=1)
+    assert refusal.startswith(f"[release] {said}")
+    assert refusal.count("\n") == 1
+
+
+def test_a_file_that_is_not_committed_is_no_release(release: Path) -> None:
+    (release / "notes.txt").write_text("mine")
+    said = check_of_release(release, status=1)
+    assert said.startswith("[release] 1 files differ from the commit, first notes.txt: commit")
+    shutil.rmtree(release / ".git")
+    said = check_of_release(release, status=1)
+    assert said.endswith(" is no git checkout: a release is made from a commit\n")
 
 
 @pytest.mark.slow
