@@ -34,7 +34,7 @@ setup(
         "fairseq": [
             # The command line; 8.1 is the last for Python 3.9, and 8.5 is tested beside it.
             "click>=8.1",
-            # scripts/fairseq_wheel builds 0.12.2+kerbs5, which satisfies this.
+            # scripts/fairseq_wheel builds 0.12.2+kerbs6, which satisfies this.
             "fairseq==0.12.2",
             "pooch>=1.8",
             "PyYAML",

@@ -63,12 +63,16 @@ def read_lines(path: Path | str) -> list[str]:
 
 def check_parallel(texts: Mapping[str, Sequence[str]]) -> None:
     """Raise a UserError unless texts, by file or flag, have equally many lines, at least one."""
+    empty = [name for name, text in texts.items() if not text]
+    if len(empty) == len(texts):
+        verb = "is" if len(empty) == 1 else "are"
+        raise UserError(f"{' and '.join(empty)} {verb} empty; give text with one sentence per line")
     (first, lines), *others = texts.items()
     for name, other in others:
-        if len(other) != len(lines) or not lines:
+        if len(other) != len(lines):
             raise UserError(
                 f"{first} has {len(lines)} lines but {name} has {len(other)}; parallel texts need "
-                "the same number, at least one, with one sentence per line"
+                "the same number, with one sentence per line"
             )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from textwrap import dedent, indent
 from typing import NamedTuple
 
-VERSION = "0.12.2+kerbs5"  # a local version: `fairseq==0.12.2` is satisfied by it
+VERSION = "0.12.2+kerbs6"  # a local version: `fairseq==0.12.2` is satisfied by it
 
 
 class BuildError(SystemExit):
@@ -113,6 +113,12 @@ if "." in module_name:
         f"fairseq: error: --user-dir {module_path}: Python imports no folder with a dot in its "
         "name; rename it, or give a link to it without one"
     )
+"""
+_NO_FOLDER = """\
+raise SystemExit(
+    f"fairseq: error: --user-dir: there is no folder {module_path}; that of fairseq_kerbs is "
+    'named in any place by --user-dir "$(fairseq-kerbs user-dir)"'
+)
 """
 _NO_IOPATH = """\
             raise SystemExit(
@@ -241,7 +247,7 @@ EDITS = [
         "fairseq/utils.py",
         1,
         r"^( *)raise FileNotFoundError\(module_path\)\n",
-        r'\1raise SystemExit(f"fairseq: error: --user-dir: there is no folder {module_path}")\n',
+        lambda found: indent(_NO_FOLDER, found[1]),
     ),
     Edit(
         "fairseq/utils.py",

@@ -111,7 +111,7 @@ MISUSES = [
     (f"{LANGUAGE} --train {{work}}/empty", "empty"),
     (f"{LANGUAGE} --train {{work}}/two --max-words -1", "--max-words"),
     (f"{LANGUAGE} --train {{work}}/bad.de", "bad.de, line 2"),
-    (f"{PREPARE} {TEXT} --valid {{work}}/none", "has 0 lines"),
+    (f"{PREPARE} {TEXT} --valid {{work}}/none", "none.de and {work}/none.en are empty"),
     (f"{PREPARE} {TEXT} --test {{work}}/absent", "absent.de: no such file"),
     (f"{PREPARE} {TEXT} --max-words 1", "train.de is left after the filter; increase --max-words"),
     (f"{PREPARE} {TEXT} --train {{work}}/text/train.de", "give --train {work}/text/train"),

@@ -188,7 +188,7 @@ def test_checkpoints_are_not_written_asynchronously_in_silence(data: Path, tmp_p
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("not/there", "there is no folder {folder}/not/there"),
+        ("not/there", "there is no folder {folder}/not/there; that of fairseq_kerbs is named in"),
         ("v1.0", "{folder}/v1.0: Python imports no folder with a dot in its name"),
         ("argparse", "because the corresponding module name (argparse) is not globally unique"),
     ],
