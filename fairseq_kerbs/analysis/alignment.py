@@ -20,6 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pandas import factorize
 
+from fairseq_kerbs.utils.progress import progress
+
 NULL = -1
 
 
@@ -50,7 +52,7 @@ def align(
     types, kind = np.unique(np.repeat(words, width) * kinds + causes[cause], return_inverse=True)
     cause_of_type = types % kinds  # of pairs (e, f)
     posterior = np.repeat(1 / width, width)  # [pairs]
-    for _ in range(iterations):
+    for _ in progress(range(iterations), "word alignment", " iterations"):
         expected = np.bincount(kind, posterior, len(types))  # counts of e caused by f
         totals = np.bincount(cause_of_type, expected)
         translation = expected / totals[cause_of_type]  # t(e | f)

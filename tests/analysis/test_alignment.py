@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from fairseq_kerbs.analysis.alignment import NULL, align
+from fairseq_kerbs.utils import progress
 from tests.analysis.conftest import Lines
+from tests.helpers.cli import Capsys, Patch
 
 
 def plain_posteriors(text: Lines, other: Lines, iterations: int) -> list[list[float]]:
@@ -57,3 +59,9 @@ def test_words_find_their_translations() -> None:
     assert align([["trunk", "up"], ["up"]], [["Rüssel", "Elefant", "auf"], ["auf"]])[0] == 0
     assert align([["x"], [], ["y"]], [[], ["q"], []]).tolist() == [NULL, NULL]
     assert align([], []).tolist() == []
+
+
+def test_a_long_alignment_says_how_far_it_is(monkeypatch: Patch, capsys: Capsys) -> None:
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    align([["a", "b"]], [["c"]], iterations=3)
+    assert "word alignment: 2 of 3 iterations, 0 s" in capsys.readouterr().err

@@ -343,6 +343,7 @@ MODEL_SENSES = f"{SENSES} {MODEL}"
 PARALLEL = f"{PREPARE} {TEXT}"
 FOLLOWED = {
     f"{PREPARE} {TEXT} --max-word 9": f"{PARALLEL} --max-words 9",
+    f"{PREPARE} {TEXT} --valid {{work}}/none": PARALLEL,
     f"{PREPARE} {TEXT} --max-words 1": f"{PARALLEL} --max-words 80",
     f"{PREPARE} {TEXT} --target-lang de": PARALLEL,
     f"{PREPARE} {TEXT} --train {{work}}/text/train.de": PARALLEL,
