@@ -1,14 +1,18 @@
 """Names of senses: source words that they translate, and adjacent words.
 
-The text has the most probable sense of each word that is a single token. If the data have a source
+The text has the most probable sense of each token. Words that are a single token, and tokens that
+are pieces of longer words, are apart: the same entry may be both. If the data have a source
 side, IBM Model 1 aligns each word with a source word. The neighbours of a sense are the adjacent
 words that are more frequent than with the other senses of the word, by z-scores of log odds (Monroe
 et al. 2008, "Fightin' Words", Section 3.3.1). In dialog, with both sides in the same language,
 nothing is aligned, and the words of the previous turn are treated as neighbours are. The first word
 of a source line is written as it most often is within lines.
 
-The clarity of a word is the mutual information of its senses with source words, or else with
-neighbours, minus the value expected by chance (Vinh et al. 2010), in nats.
+How clear the senses of a word are is measured by mutual information minus the value expected by
+chance (Vinh et al. 2010), in nats (:class:`Information`). Meanings differ in source words and in
+neighbours. Inflection differs in neither: source words that are forms of one word
+(:mod:`.forms`) count as one, and neighbours that are function words (:mod:`.function_words`) do
+not count. The clarity of a piece is the information about the words that it is a piece of.
 """
 
 from __future__ import annotations
@@ -25,6 +29,8 @@ from sklearn.metrics import mutual_info_score
 from sklearn.metrics.cluster import contingency_matrix, expected_mutual_information
 
 from fairseq_kerbs.analysis.alignment import align
+from fairseq_kerbs.analysis.forms import joined_forms
+from fairseq_kerbs.analysis.function_words import function_words
 from fairseq_kerbs.analysis.occurrences import Numbers, Text
 from fairseq_kerbs.analysis.words import has_letter
 
@@ -33,8 +39,12 @@ LEAST_SHARE = 0.05  # minimum share of a source word in the occurrences of a sen
 LEAST_TIMES = 2  # minimum number of occurrences of a source word or neighbour
 LEAST_Z = 1.96
 MOST = 3  # maximum number of source words, of neighbours, and of words of the previous turn
+FORMS_OF_ONE_WORD = "forms of one word"  # what outputs say of a word that is split by form
 SAME_LANGUAGE = 0.5  # both sides are one language if the source has this share of target words
-COMMON = 0.25  # share of tokens of the most frequent words, which are ranked as function words
+LEAST_MEANING = 0.5
+"""Minimum share of the information about written words that is about different words."""
+LEAST_OF_ENTROPY = 0.1
+"""Minimum share of the entropy of senses that is information about different words."""
 LINES = 10_000  # maximum number of lines by which dialog is told from translation
 Words = NDArray[Any]  # strings
 _NOWHERE: Numbers = np.empty(0, np.int64)
@@ -82,11 +92,17 @@ class SenseName(NamedTuple):
     sources: list[tuple[str, int]]  # source words with counts
     neighbours: list[str]  # with the word itself, such as "street light"
     turn: list[str]  # words of the previous turn
+    words: list[tuple[str, int]]  # that a piece is a part of, with counts; of a whole word none
 
     @property
     def translates(self) -> str:
         """Source words with counts."""
-        return ", ".join(f"{word} {times}" for word, times in self.sources)
+        return _with_counts(self.sources)
+
+    @property
+    def in_words(self) -> str:
+        """Words that a piece is a part of, with counts."""
+        return _with_counts(self.words)
 
     @property
     def beside(self) -> str:
@@ -99,8 +115,35 @@ class SenseName(NamedTuple):
         return ", ".join(word for word, _ in self.sources) or self.beside
 
 
-NO_NAME = SenseName(0, 0.0, [], [], [])
+NO_NAME = SenseName(0, 0.0, [], [], [], [])
 """Name of a sense without occurrences."""
+
+
+class Information(NamedTuple):
+    """What the senses of a word tell of the words around it, in nats above chance.
+
+    Without a source side in another language, both kinds of words are neighbours.
+    """
+
+    written: float  # about source words as they are written
+    meaning: float  # about source words with their forms joined, or else content neighbours
+    clarity: float  # about source words with their forms joined, and content neighbours: the less
+    entropy: float  # of the senses
+
+    @property
+    def one_word(self) -> bool:
+        """Whether the senses differ in forms of one word, or in function words beside it.
+
+        They do not differ in meaning if what they tell of different words is less than
+        :data:`LEAST_MEANING` of what they tell of written words, or than :data:`LEAST_OF_ENTROPY`
+        of their entropy. False for one sense.
+        """
+        least = max(LEAST_MEANING * self.written, LEAST_OF_ENTROPY * self.entropy)
+        return self.entropy > 0 and self.meaning < least
+
+
+NO_INFORMATION = Information(0.0, 0.0, 0.0, 0.0)
+"""Information of a word with one sense."""
 
 
 class Example(NamedTuple):
@@ -123,11 +166,16 @@ def _may_be_name(word: str) -> bool:
     return has_letter(word) and not (word.startswith("<") and word.endswith(">"))
 
 
+def _with_counts(pairs: Sequence[tuple[str, int]]) -> str:
+    return ", ".join(f"{word} {times}" for word, times in pairs)
+
+
 class SenseNames:
     """Names of the senses in a text.
 
     Args:
-        text: result of :func:`.read_text` for a model with senses.
+        text: result of :func:`.read_text` for a model with senses. Read without pieces, it has
+            whole words only.
         symbols: entries of the target dictionary, [V].
     """
 
@@ -136,13 +184,19 @@ class SenseNames:
         self._symbols = symbols
         tokens = text.tokens
         self.lines = len(text.words)  # number of lines in the text
-        self._where: dict[int, Numbers] = tokens.groupby("entry").indices  # rows of each word
+        is_piece = np.zeros(len(tokens), np.bool_)
+        if "piece" in tokens:
+            is_piece = tokens["piece"].to_numpy()
+        entries = tokens["entry"].to_numpy()
+        self._where = _rows_of(entries, ~is_piece)  # rows of each whole word
+        self._where_piece = _rows_of(entries, is_piece)
         self._line, self._place, self._sense, self._share = (
             tokens[column].to_numpy() for column in ("line", "place", "sense", "posterior")
         )
         # with "" before, between and after lines
         words = np.array(["", *(word for line in text.words for word in (*line, ""))], object)
         at = np.cumsum([0, *map(len, text.words)])[self._line] + self._place
+        self._word = words[at + self._line + 1]  # [N], of a piece the word that it is a part of
         self._before = words[at + self._line]  # [N]
         self._after = words[at + self._line + 2]  # [N]
         self._cause: Words | None = None  # [N] aligned source word, "" for punctuation
@@ -157,6 +211,8 @@ class SenseNames:
             self._cause = np.where(best >= 0, np.array(names, object)[best], "")
             start = np.cumsum([0, *map(len, lines)])[self._line]
             self._aligned = best - start
+        self._function_words = function_words(text.words)
+        self._information: dict[int, Information] = {}
 
     @property
     def source_side(self) -> str:
@@ -165,51 +221,122 @@ class SenseNames:
             return "dialog"
         return "none" if self._cause is None else "translation"
 
-    def clearest(self, most: int, special: int = 0) -> list[str]:
-        """The ``most`` words with the highest clarity, or all with 0. Function words come last.
+    def is_whole(self, entry: int) -> bool:
+        """Whether an entry of the dictionary is a whole word in the text."""
+        return entry in self._where
 
-        ``special`` is the number of special symbols at the start of the dictionary.
+    def is_piece(self, entry: int) -> bool:
+        """Whether an entry of the dictionary is a piece of a longer word in the text."""
+        return entry in self._where_piece
+
+    def clearest(self, most: int, special: int = 0) -> list[str]:
+        """The ``most`` whole words with the clearest senses, or all with 0.
+
+        Words that are split by meaning come first, by their clarity. Then come those whose senses
+        are forms of one word (:meth:`forms_of_one_word`), by the information about these. Function
+        words come last. Words whose senses tell no more than chance are left out.
+
+        Args:
+            most: maximum number of words.
+            special: number of special symbols at the start of the dictionary.
         """
-        times = self._text.tokens.groupby("entry").size()
-        times = times.sort_values(ascending=False, kind="stable")
-        frequent = set(times.index[times.cumsum() <= COMMON * len(self._line)])
         ranked = []
-        for entry in times.index[(times.index >= special) & (times >= LEAST_OCCURRENCES)]:
+        for entry in _frequent(self._where, special):
             word = self._symbols[entry]
-            value = self.clarity(entry)
-            if value > 0:
-                ranked.append((entry in frequent or is_function_word(word), -value, word))
+            told = self.information(entry)
+            value = told.written if told.one_word else told.clarity
+            if told.written > 0:
+                ranked.append((self._is_function_word(word), told.one_word, -value, word))
         return [word for *_, word in sorted(ranked)[: most or None]]
 
-    def clarity(self, entry: int) -> float:
-        """Clarity of a word's senses in nats, as in the module's docstring. 0 for one sense."""
-        where = self._where.get(entry, _NOWHERE)
-        excess = [0.0]
-        for feature in [self._before, self._after] if self._cause is None else [self._cause]:
-            table = contingency_matrix(self._sense[where], feature[where], sparse=True)
-            value = mutual_info_score(None, None, contingency=table) if len(where) else 0.0
-            excess.append(value - expected_mutual_information(table, len(where)) if value else 0.0)
-        return float(max(excess))
+    def clearest_pieces(self, most: int, special: int = 0) -> list[str]:
+        """The ``most`` pieces whose senses are most closely tied to words, or all with 0.
 
-    def names(self, entry: int) -> dict[int, SenseName]:
-        """Names of the senses of a word that occur, by their row in the layer."""
-        where = self._where.get(entry, _NOWHERE)
+        The arguments are those of :meth:`clearest`.
+        """
+        entries = _frequent(self._where_piece, special)
+        ranked = [(-self.clarity(entry, piece=True), self._symbols[entry]) for entry in entries]
+        return [piece for value, piece in sorted(ranked)[: most or None] if value < 0]
+
+    def clarity(self, entry: int, piece: bool = False) -> float:
+        """Clarity of the senses of a word or a piece in nats, at least 0. It is 0 for one sense."""
+        if not piece:
+            return max(0.0, self.information(entry).clarity)
+        where = self._where_piece.get(entry, _NOWHERE)
+        words = np.array([word.lower() for word in self._word[where]], object)
+        return max(0.0, _information(self._sense[where], words))
+
+    def forms_of_one_word(self, entry: int) -> bool:
+        """Whether a word of at least :data:`LEAST_OCCURRENCES` is split by form, not by meaning."""
+        enough = len(self._where.get(entry, _NOWHERE)) >= LEAST_OCCURRENCES
+        return enough and self.information(entry).one_word
+
+    def information(self, entry: int) -> Information:
+        """What the senses of a whole word tell of source words and neighbours."""
+        if entry not in self._information:
+            self._information[entry] = self._measure(self._where.get(entry, _NOWHERE))
+        return self._information[entry]
+
+    def _measure(self, where: Numbers) -> Information:
+        """Information of the senses of occurrences [n]."""
+        senses = self._sense[where]
+        if len(np.unique(senses)) < 2:
+            return NO_INFORMATION
+        shares = np.unique(senses, return_counts=True)[1] / len(senses)
+        entropy = float(-(shares * np.log(shares)).sum())
+        sides = [self._before[where], self._after[where]]
+        content = max(_information(senses, self._content(side)) for side in sides)
+        if self._cause is None:
+            written = max(_information(senses, side) for side in sides)
+            return Information(written, content, content, entropy)
+        causes = self._cause[where]
+        form = joined_forms(cause for cause in causes if cause)
+        joined = np.array([form.get(cause, "") for cause in causes], object)
+        written = _information(senses, causes)
+        meaning = _information(senses, joined)
+        return Information(written, meaning, min(meaning, content), entropy)
+
+    def _content(self, words: Words) -> Words:
+        """Words [n], with "" for function words."""
+        return np.array(["" if self._is_function_word(word) else word for word in words], object)
+
+    def _is_function_word(self, word: str) -> bool:
+        return is_function_word(word) or word.lower() in self._function_words
+
+    def names(self, entry: int, piece: bool = False) -> dict[int, SenseName]:
+        """Names of the senses that occur, by their row in the layer.
+
+        Args:
+            entry: number of the word in the dictionary.
+            piece: name the occurrences as a piece of longer words, by these words in place of
+                neighbours, not those as a whole word.
+        """
+        where = self._rows(entry, piece)
         senses = self._sense[where]
         word = self._symbols[entry]
         names = {}
-        beside = self._apart(senses, self._before[where], "", f" {word}")
-        beside += self._apart(senses, self._after[where], f"{word} ", "")
+        beside = []
+        if not piece:
+            beside += self._apart(senses, self._before[where], "", f" {word}")
+            beside += self._apart(senses, self._after[where], f"{word} ", "")
         turns = [self._turns[line] for line in self._line[where]] if self._turns else []
         pairs = [(sense, word) for sense, line in zip(senses, turns) for word in line]
         turn = self._apart(*np.array([(0, ""), *pairs], object).T)
         for row, times in zip(*map(np.ndarray.tolist, np.unique(senses, return_counts=True))):
-            sources = self._sources(where[senses == row])
-            best = (
+            own = where[senses == row]
+            sources = [] if self._cause is None else _most_frequent(self._cause[own])
+            words = _most_frequent(self._word[own]) if piece else []
+            neighbours, of_turn = (
                 [text for sense, *_, text in sorted(ranked) if sense == row][:MOST]
                 for ranked in (beside, turn)
             )
-            names[row] = SenseName(times, times / len(where), sources, *best)
+            share = times / len(where)
+            names[row] = SenseName(times, share, sources, neighbours, of_turn, words)
         return names
+
+    def _rows(self, entry: int, piece: bool) -> Numbers:
+        """Rows of the occurrences of an entry in the table of tokens."""
+        return (self._where_piece if piece else self._where).get(entry, _NOWHERE)
 
     def _apart(
         self, senses: Words, words: Words, before: str = "", after: str = ""
@@ -233,26 +360,20 @@ class SenseNames:
         found = []
         for row, column in np.argwhere(z > LEAST_Z).tolist():
             if _may_be_name(word := kinds[column]):
-                rank = is_function_word(word), -z[row, column]
+                rank = self._is_function_word(word), -z[row, column]
                 found.append((int(rows[row]), *rank, before + word + after))
         return found
 
-    def _sources(self, where: Numbers) -> list[tuple[str, int]]:
-        """Source words of occurrences [n], with counts."""
-        causes: Sequence[str] = [] if self._cause is None else self._cause[where].tolist()
-        least = max(LEAST_TIMES, LEAST_SHARE * len(where))
-        counts = Counter(filter(None, sorted(causes)))
-        return [pair for pair in counts.most_common(MOST) if pair[1] >= least]
-
-    def examples(self, row: int, entry: int, most: int) -> list[Example]:
+    def examples(self, row: int, entry: int, most: int, piece: bool = False) -> list[Example]:
         """The occurrences of a sense with the highest posteriors (Eq. 7).
 
         Args:
             entry: number of the word in the dictionary.
             row: row of its sense in the output layer.
             most: maximum number of occurrences.
+            piece: the occurrences as a piece of longer words, which the examples name.
         """
-        where = self._where.get(entry, _NOWHERE)
+        where = self._rows(entry, piece)
         where = where[self._sense[where] == row]
         best = where[np.argsort(-self._share[where], kind="stable")[:most]]
         return [self._example(at) for at in best.tolist()]
@@ -267,6 +388,39 @@ class SenseNames:
         words = self._text.words[line]
         place = int(self._place[at])
         return Example(float(self._share[at]), words, place, source, source_place)
+
+
+def _rows_of(entries: Numbers, wanted: NDArray[np.bool_]) -> dict[int, Numbers]:
+    """Rows of each entry among the wanted ones of N tokens."""
+    rows = np.flatnonzero(wanted)
+    order = rows[np.argsort(entries[rows], kind="stable")]
+    kinds, first = np.unique(entries[order], return_index=True)
+    return dict(zip(kinds.tolist(), np.split(order, first[1:])))
+
+
+def _frequent(where: dict[int, Numbers], special: int) -> list[int]:
+    """Entries with at least :data:`LEAST_OCCURRENCES`, without special symbols."""
+    return [
+        entry
+        for entry, rows in where.items()
+        if entry >= special and len(rows) >= LEAST_OCCURRENCES
+    ]
+
+
+def _most_frequent(words: Words) -> list[tuple[str, int]]:
+    """The most frequent words of the occurrences [n] of a sense, with counts, without ""."""
+    least = max(LEAST_TIMES, LEAST_SHARE * len(words))
+    counts = Counter(filter(None, sorted(words.tolist())))
+    return [pair for pair in counts.most_common(MOST) if pair[1] >= least]
+
+
+def _information(senses: Words, words: Words) -> float:
+    """Mutual information of senses [n] and words [n] minus that expected by chance, in nats."""
+    if not len(senses):
+        return 0.0
+    table = contingency_matrix(senses, words, sparse=True)
+    value = mutual_info_score(None, None, contingency=table)
+    return float(value - expected_mutual_information(table, len(senses))) if value else 0.0
 
 
 def is_dialog(target: Sequence[Sequence[str]], source: Sequence[Sequence[str]]) -> bool:

@@ -93,13 +93,15 @@ class Extras:
         words: entries of the dictionary whose contexts are returned.
         sample: collects contexts of the whole split, however few lines are returned.
         guesses: include predictions.
-        pieces: include tokens that are pieces of words, and their contexts.
+        pieces: include tokens that are pieces of words.
+        piece_contexts: with pieces, return also their contexts.
     """
 
     words: Collection[int] = ()
     sample: ContextSample | None = None
     guesses: bool = False
     pieces: bool = False
+    piece_contexts: bool = False
 
 
 NO_EXTRAS = Extras()
@@ -169,7 +171,7 @@ def read_text(
             table |= _guesses(log_probs, h, entry, len(task.target_dictionary))
         tables.append(table)
         wanted = torch.isin(entry, requested.to(entry.device))
-        if extras.pieces:
+        if extras.piece_contexts:
             wanted |= piece.bool().to(entry.device)
         contexts.append(h[wanted].float().cpu())
     if not any(len(table["entry"]) for table in tables):
@@ -187,17 +189,14 @@ def read_text(
     )
 
 
-def without_pieces(text: Text, requested: NDArray[np.bool_] | None = None) -> Text:
-    """The whole words of a text that was read with pieces.
+def without_pieces(text: Text, requested: NDArray[np.bool_]) -> Text:
+    """The whole words of a text that was read with pieces and their contexts.
 
     Args:
-        requested: mask of the tokens whose contexts the text has, [N]. By default the result has no
-            contexts.
+        requested: mask of the tokens whose contexts the text has, [N].
     """
     whole = ~text.tokens["piece"].to_numpy()
-    contexts = torch.empty(0, 0)
-    if requested is not None:
-        contexts = text.contexts[torch.from_numpy(whole[requested])]
+    contexts = text.contexts[torch.from_numpy(whole[requested])]
     tokens = text.tokens[whole].drop(columns="piece").reset_index(drop=True)
     return text._replace(tokens=tokens, contexts=contexts)
 

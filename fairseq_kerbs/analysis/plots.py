@@ -137,7 +137,11 @@ def _mark(index: int, size: float, colors: Sequence[str] = COLORS) -> dict[str, 
 
 
 def plot_contexts(
-    word: str, plane: Projection, sense_of: NDArray[np.int64], names: Sequence[str] = ()
+    word: str,
+    plane: Projection,
+    sense_of: NDArray[np.int64],
+    names: Sequence[str] = (),
+    note: str = "",
 ) -> Figure:
     """Contexts of a word in a plane, with marks of its senses (Figure 1 of the paper).
 
@@ -146,8 +150,11 @@ def plot_contexts(
         plane: projection of contexts and senses.
         sense_of: index of the most probable sense of each context, [n].
         names: names of the senses for the legend.
+        note: what the title adds about the word.
     """
     title = f"Contexts of “{_plain(word)}” by sense"
+    if note:
+        title += f" ({note})"
     figure, (axes,) = _panels(5.6, 5.0, (title, *plane.axes))
     for index, (x, y) in enumerate(plane.senses.tolist()):
         points = plane.contexts[sense_of == index]

@@ -3,7 +3,8 @@
 A line ``K-<id>`` follows the ``P-`` line of each hypothesis. It has an entry for each token,
 including the end of the sentence: ``word#sense:posterior``, with the number of the sense
 (:func:`.number_senses`) and its posterior (Eq. 7). Names of senses of content words may follow
-after a tab: ``bank#1=Ufer; light#2=hellblau``.
+after a tab: ``bank#1=Ufer; light#2=hellblau``. Those of words that are split by form, not by
+meaning, come last.
 """
 
 from __future__ import annotations
@@ -55,7 +56,10 @@ def with_senses(
     lines = [line for line in lines if not line.startswith("K-")]
     hypotheses = sorted(read_hypotheses(lines, name), key=lambda h: len(h.words))
     numbers = {task.target_dictionary.index(word) for h in hypotheses for word in h.words}
-    labels = _labels(model.decoder.output, task.target_dictionary, names, numbers) if names else {}
+    labels: dict[str, str] = {}
+    forms: set[str] = set()
+    if names is not None:
+        labels, forms = _labels(model.decoder.output, task.target_dictionary, names, numbers)
     added: dict[int, list[str]] = {}
     for start in progress(range(0, len(hypotheses), BATCH), "senses", " batches"):
         batch = hypotheses[start : start + BATCH]
@@ -68,24 +72,33 @@ def with_senses(
                 for (word, sense, _), previous in zip(entries, before)
                 if not previous.endswith(BPE_MARK)
             )
-            text = "; ".join(f"{sense}={labels[sense]}" for sense in whole if labels.get(sense))
+            named = sorted((sense for sense in whole if labels.get(sense)), key=forms.__contains__)
+            text = "; ".join(f"{sense}={labels[sense]}" for sense in named)
             added[hypothesis.line] = [f"K-{sentence}\t{senses}\t{text}".rstrip()]
     return [text for number, line in enumerate(lines) for text in (line, *added.get(number, ()))]
 
 
 def _labels(
     layer: OutputLayer, dictionary: Any, names: SenseNames, words: Iterable[int]
-) -> dict[str, str]:
-    """Short names of senses such as ``bank#1``, of content words with several named senses."""
+) -> tuple[dict[str, str], set[str]]:
+    """Short names of senses such as ``bank#1``, of content words with several named senses.
+
+    Returns:
+        the names, and the senses of words that are split by form.
+    """
     from fairseq_kerbs.analysis.names import is_function_word
 
     numbers = number_senses(layer.word_of_sense, layer.usage).tolist()
     labels: dict[str, str] = {}
+    forms: set[str] = set()
     for word in words:
         by_row = {} if is_function_word(dictionary[word]) else names.names(word)
         if len(by_row) > 1:
-            labels |= {f"{dictionary[word]}#{numbers[row]}": n.short for row, n in by_row.items()}
-    return labels
+            of_word = {f"{dictionary[word]}#{numbers[row]}": n.short for row, n in by_row.items()}
+            labels |= of_word
+            if names.forms_of_one_word(word):
+                forms |= of_word.keys()
+    return labels, forms
 
 
 def read_hypotheses(lines: Sequence[str], name: str) -> list[Hypothesis]:

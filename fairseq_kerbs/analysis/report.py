@@ -1,7 +1,8 @@
 """Report of senses as text, as a table, and as an HTML page.
 
-It has usage, θ, names (:mod:`.names`), contexts, nearest senses and gold senses of each sense. The
-page needs no network. It has the clearest words as cards, all words, and charts.
+It has usage, θ, names (:mod:`.names`), contexts, nearest senses and gold senses of each sense.
+Whole words and pieces of words are lists of their own. The page needs no network. It has the
+clearest words and pieces as cards, all others, and charts.
 """
 
 from __future__ import annotations
@@ -18,13 +19,21 @@ import numpy as np
 import torch
 from pandas import DataFrame
 
-from fairseq_kerbs.analysis.names import LEAST_OCCURRENCES, NO_NAME, Example, SenseNames
+from fairseq_kerbs.analysis.names import (
+    FORMS_OF_ONE_WORD,
+    LEAST_OCCURRENCES,
+    NO_NAME,
+    Example,
+    SenseNames,
+)
 from fairseq_kerbs.analysis.words import (
+    BPE_MARK,
     in_context,
     is_word,
     sense_numbers,
     senses_by_frequency,
     usage_shares,
+    written_piece,
 )
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.senses import number_senses
@@ -59,7 +68,7 @@ class ReportSize:
     """How much a report says.
 
     Args:
-        top: number of words, 0 for all.
+        top: number of words and of pieces, 0 for all.
         examples: number of contexts of each sense.
         nearest: number of nearest senses of each sense.
         context: number of words on either side of the word in a context.
@@ -72,6 +81,34 @@ class ReportSize:
 
 
 USUAL_SIZE = ReportSize()
+
+
+def whole_and_pieces(
+    names: SenseNames | None, dictionary: Any, words: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Entries that are whole words, and entries that are pieces of words. Some are both.
+
+    Without data, and if an entry is not in the text, those that end in ``@@`` are pieces.
+
+    Args:
+        names: names of senses, or None without data.
+        dictionary: fairseq's dictionary.
+        words: entries of it.
+    """
+    whole = []
+    pieces = []
+    for word in words:
+        entry = dictionary.indices[word]
+        is_whole = names is not None and names.is_whole(entry)
+        is_piece = names is not None and names.is_piece(entry)
+        if not is_whole and not is_piece:
+            is_piece = word.endswith(BPE_MARK)
+            is_whole = not is_piece
+        if is_whole:
+            whole.append(word)
+        if is_piece:
+            pieces.append(word)
+    return whole, pieces
 
 
 def build_report(
@@ -88,18 +125,23 @@ def build_report(
     Args:
         names: names of senses, or None without data.
         layer, dictionary: the output layer, and the dictionary of its words.
-        words: words of the dictionary, by default the clearest words, or without data those with
-            most senses.
+        words: entries of the dictionary, by default the clearest words and pieces, or without data
+            those with most senses.
         gold: counts of gold senses, by row of the model's sense.
         size: numbers of words (where ``words`` names none), of contexts and of nearest senses.
 
     Returns:
         ``words`` with ``word``, ``frequency``, ``log_prob`` (Eq. 12), ``clarity``
-        (:meth:`.SenseNames.clarity`) and ``senses`` by decreasing usage: ``name`` such as
-        ``seal#2``, ``sense`` (its number), ``row`` in the layer, ``usage`` (Eq. 13, share in the
-        word), ``theta``, fields of :class:`.SenseName`, ``true_senses`` (counts of gold senses),
-        ``examples`` and ``nearest`` (:func:`nearest_senses`). ``times`` and ``share`` are None for
-        an entry that is never a whole word in the text, such as a subword.
+        (:meth:`.SenseNames.clarity`), ``forms_of_one_word``
+        (:meth:`.SenseNames.forms_of_one_word`, None of a piece) and ``senses`` by decreasing usage:
+        ``name`` such as ``seal#2``, ``sense`` (its number), ``row`` in the layer, ``usage``
+        (Eq. 13, share in the word), ``theta``, fields of :class:`.SenseName`, ``true_senses``
+        (counts of gold senses), ``examples`` and ``nearest`` (:func:`nearest_senses`). ``times``
+        and ``share`` are None for an entry that is not in the text.
+        ``pieces`` with the same of entries that are pieces of words (:func:`whole_and_pieces`).
+        Their ``piece`` is the entry with the mark at the side where the word goes on, such as
+        ``@@ier``, and their senses have the ``words`` that it is a part of. The figures of an entry
+        that is both are of its occurrences as a word in ``words``, as a piece in ``pieces``.
         An example has the ``text`` with the word in brackets, the ``posterior`` of the sense
         (Eq. 7), and the ``source`` text with the aligned word in brackets, or "". ``span`` and
         ``source_span`` are start and end of the words in the texts without brackets, or None.
@@ -114,23 +156,32 @@ def build_report(
     counts = training_counts(dictionary)
     proper = [number for number, word in enumerate(symbols) if is_word(word, number, special)]
     several: list[int] = layer.senses_per_word().tolist()
-    words = list(dict.fromkeys(words))
-    if not words and names is not None:
-        words = names.clearest(size.top, special)
-    elif not words:
+    if words:
+        whole, pieces = whole_and_pieces(names, dictionary, list(dict.fromkeys(words)))
+    elif names is not None:
+        whole = names.clearest(size.top, special)
+        pieces = names.clearest_pieces(size.top, special)
+    else:
         most = sorted((-several[n], -counts[n], symbols[n]) for n in proper if several[n] > 1)
-        words = [word for *_, word in most[: size.top or None]]
-    summaries = []
-    for word in progress(words, "senses", " words"):
+        whole, pieces = whole_and_pieces(names, dictionary, [word for *_, word in most])
+        whole = whole[: size.top or None]
+        pieces = pieces[: size.top or None]
+    lists: dict[bool, list[Figures]] = {False: [], True: []}
+    entries = [*((word, False) for word in whole), *((piece, True) for piece in pieces)]
+    for word, piece in progress(entries, "senses", " words"):
         entry = dictionary.indices[word]
-        figures = {"word": word, "frequency": counts[entry]}
-        figures |= {"log_prob": float(layer.log_prob[entry])}
-        figures["clarity"] = None if names is None else names.clarity(entry)
-        senses = _senses(layer, entry, word, names, gold or {}, size)
-        summaries.append(figures | {"senses": senses})
-    _add_nearest(summaries, layer, symbols, size.nearest, proper)
+        figures: Figures = {"word": word, "piece": written_piece(word) if piece else ""}
+        figures |= {"frequency": counts[entry], "log_prob": float(layer.log_prob[entry])}
+        figures["clarity"] = None if names is None else names.clarity(entry, piece)
+        figures["forms_of_one_word"] = None
+        if names is not None and not piece:
+            figures["forms_of_one_word"] = names.forms_of_one_word(entry)
+        figures["senses"] = _senses(layer, entry, figures, names, gold or {}, size)
+        lists[piece].append(figures)
+    _add_nearest([*lists[False], *lists[True]], layer, symbols, size.nearest, proper)
     return {
-        "words": summaries,
+        "words": lists[False],
+        "pieces": lists[True],
         "deciles": senses_by_frequency(several, counts),
         "by_number": np.bincount([several[n] for n in proper], minlength=1)[1:].tolist(),
         "lines_read": None if names is None else names.lines,
@@ -142,29 +193,34 @@ def build_report(
 def _senses(
     layer: OutputLayer,
     entry: int,
-    word: str,
+    word: Figures,
     names: SenseNames | None,
     gold: Mapping[int, Mapping[str, int]],
     size: ReportSize,
 ) -> list[Figures]:
+    """The senses of an entry, as a whole word or as a piece."""
+    piece = bool(word["piece"])
     rows = sense_numbers(layer, entry)
     theta = layer.kernel.theta_of(layer.theta[rows].detach()).tolist()
-    by_row = {} if names is None else names.names(entry)
+    by_row = {} if names is None else names.names(entry, piece)
     senses: list[Figures] = []
     shares = usage_shares(layer, rows).tolist()
     for number, (row, usage, value) in enumerate(zip(rows, shares, theta), 1):
         name = by_row.get(row, NO_NAME)
-        contexts = [] if names is None else names.examples(row, entry, _TRIED * size.examples)
+        contexts: list[Example] = []
+        if names is not None:
+            contexts = names.examples(row, entry, _TRIED * size.examples, piece)
         unseen = {} if by_row else {"times": None, "share": None}
         senses.append(
             {
-                "name": f"{word}#{number}",
+                "name": f"{word['word']}#{number}",
                 "sense": number,
                 "row": row,
                 "usage": usage,
                 "theta": value if layer.has_theta else None,
                 **name._asdict(),
                 **unseen,
+                "in_words": name.in_words,
                 "translates": name.translates,
                 "beside": name.beside,
                 "true_senses": dict(Counter(gold.get(row, {})).most_common()),
@@ -243,8 +299,9 @@ def _true_senses(sense: Figures) -> list[str]:
 def report_table(report: Figures) -> DataFrame:
     """Table with a row for each example, or for a sense without examples."""
     rows = []
-    for word in report["words"]:
-        shared = {key: word[key] for key in ("word", "frequency", "log_prob", "clarity")}
+    shared_keys = ("word", "piece", "frequency", "log_prob", "clarity", "forms_of_one_word")
+    for word in [*report["words"], *report["pieces"]]:
+        shared = {key: word[key] for key in shared_keys}
         for sense in word["senses"]:
             row = shared | {"senses": len(word["senses"])} | sense
             row["true_senses"] = "; ".join(_true_senses(sense))
@@ -252,16 +309,20 @@ def report_table(report: Figures) -> DataFrame:
             for example in sense["examples"] or [{}]:
                 cells = {"posterior": example.get("posterior"), "example": example.get("text")}
                 rows.append(row | cells)
-    omitted = ["sources", "neighbours", "turn", "examples"]
+    omitted = ["sources", "neighbours", "turn", "words", "examples"]
     return DataFrame(rows).drop(columns=omitted, errors="ignore")
 
 
 def report_as_text(report: Figures) -> str:
     """Text of the report for a terminal."""
     words = report["words"]
+    pieces = report["pieces"]
     total = max(1, sum(report["by_number"]))
     parts = [_word_lines(word, report["with_data"]) for word in words]
-    if not words:
+    if pieces:
+        parts.append("Pieces of words")
+        parts += [_word_lines(piece, report["with_data"]) for piece in pieces]
+    if not words and not pieces:
         least = f" and {LEAST_OCCURRENCES} occurrences in these lines" * report["with_data"]
         parts.append(f"no word has several senses{least}; select words by --word")
     by_number = DataFrame(list(enumerate(report["by_number"], 1)), columns=["senses", "words"])
@@ -281,19 +342,22 @@ def report_as_text(report: Figures) -> str:
 def _word_lines(word: Figures, with_data: bool) -> str:
     senses = word["senses"]
     share = "share" if with_data else "usage"
-    table = DataFrame(senses)[["name", share, "theta", "translates", "beside"]]
+    table = DataFrame(senses)[["name", share, "theta", "in_words", "translates", "beside"]]
     table[share] = ["–" if s[share] is None else f"{s[share]:.0%}" for s in senses]
     table["theta"] = [f"{t:+.3f}" if t is not None else "–" for t in table["theta"]]
-    heads = {"name": "sense", "theta": "θ", "beside": "neighbours"}
+    heads = {"name": "sense", "theta": "θ", "in_words": "words", "beside": "neighbours"}
     table = table.rename(columns=heads).loc[:, table.ne("").any().values]
-    sides = ["left", "right", "right", "left", "left"][: table.shape[1]]
+    sides = ["left", "right", "right", "left", "left", "left"][: table.shape[1]]
     text = table.to_markdown(index=False, tablefmt="plain", disable_numparse=True, colalign=sides)
     head, *rows = text.splitlines()
     several = "s" if len(senses) > 1 else ""
-    lines = [f"{word['word']}: {len(senses)} sense{several}, ", f"  {head}"]
-    lines[0] += f"{word['frequency']} times in the training data"
+    title = f"{word['piece'] or word['word']}: {len(senses)} sense{several}, "
+    title += f"{word['frequency']} times in the training data"
     if with_data and senses[0]["times"] is None:
-        lines[0] += ", never as a whole word in the lines that were read"
+        title += ", never in the lines that were read"
+    if word["forms_of_one_word"]:
+        title += f"; {FORMS_OF_ONE_WORD}"
+    lines = [title, f"  {head}"]
     for sense, row in zip(senses, rows):
         lines.append(f"  {row}")
         true = _true_senses(sense)
@@ -322,7 +386,8 @@ def html_page(
         facts: names and values at the top.
         report: result of :func:`build_report` for all words.
         counts: occurrences of words in the training data, [V].
-        clearest: words that the page shows first, in their order. Without them it has no cards.
+        clearest: words that the page shows first, in their order, and the same of pieces, written
+            as the ``piece`` of the report. Without words and pieces the page has no cards.
         history: result of :func:`.read_history`.
     """
     from jinja2 import Environment
@@ -333,27 +398,41 @@ def html_page(
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     template = (files(__package__) / "report.html").read_text(encoding="utf-8")
     rank = {word: number for number, word in enumerate(clearest)}
-    ordered = sorted(report["words"], key=lambda word: rank.get(word["word"], len(rank)))
     texts: dict[str, int] = {}
-    words = [_page_word(word, texts) for word in ordered]
+    words, clear_words = _page_words(report["words"], rank, texts)
+    pieces, clear_pieces = _page_words(report["pieces"], rank, texts)
+    everything = [*report["words"], *report["pieces"]]
     theta = layer.kernel.theta_of(layer.theta.detach())
     curved = layer.has_theta and bool(theta.any())  # after convert every θ is 0
     return environment.from_string(template).render(
         title=title,
         facts=facts,
         words=words,
+        pieces=pieces,
         texts=list(texts),
         cards=CARDS,
-        clear=len(rank),
+        clear_words=clear_words,
+        clear_pieces=clear_pieces,
+        forms_of_one_word=FORMS_OF_ONE_WORD,
         by_number=report["by_number"],
         charts=_charts(report, layer, counts, history, with_theta=curved),
         lines_read=report["lines_read"],
         with_data=report["with_data"],
         source_side=report["source_side"],
-        nearest=any(sense["nearest"] for word in report["words"] for sense in word["senses"]),
+        nearest=any(sense["nearest"] for word in everything for sense in word["senses"]),
         theta=layer.kernel_name if curved else None,
         signs=list(zip(SIGNS, plots.COLORS)),
     )
+
+
+def _page_words(
+    words: Sequence[Figures], rank: Mapping[str, int], texts: dict[str, int]
+) -> tuple[list[Figures], int]:
+    """The figures of words or of pieces, the clearest first, and the number of these."""
+    ranks = [rank.get(word["piece"] or word["word"], len(rank)) for word in words]
+    order = sorted(range(len(words)), key=lambda number: ranks[number])
+    clear = sum(place < len(rank) for place in ranks)
+    return [_page_word(words[number], texts) for number in order], clear
 
 
 def _page_word(word: Figures, texts: dict[str, int]) -> Figures:
@@ -362,7 +441,7 @@ def _page_word(word: Figures, texts: dict[str, int]) -> Figures:
     An example becomes the number of its text, start and end of the word, and the same of the source
     text. Each text is added to ``texts`` once, with its number, because examples share sentences.
     """
-    used = ("name", "row", "usage", "theta", "times", "share", "translates", "beside")
+    used = ("name", "row", "usage", "theta", "times", "share", "in_words", "translates", "beside")
     senses = []
     for sense in word["senses"]:
         shown = {key: _rounded(sense[key]) for key in used}
@@ -371,7 +450,8 @@ def _page_word(word: Figures, texts: dict[str, int]) -> Figures:
         ]
         shown["examples"] = [_page_example(example, texts) for example in sense["examples"]]
         senses.append(shown)
-    figures = {key: _rounded(word[key]) for key in ("word", "frequency", "log_prob")}
+    kept = ("word", "piece", "frequency", "log_prob", "forms_of_one_word")
+    figures = {key: _rounded(word[key]) for key in kept}
     return figures | {"senses": senses}
 
 
@@ -408,8 +488,9 @@ def _charts(
         frequency = plots.plot_frequency(layer.senses_per_word().tolist(), counts)
         charts.append(_image(frequency, FREQUENCY_POINTS))
     if with_theta:
-        theta = [sense["theta"] for word in report["words"] for sense in word["senses"]]
-        charts.append(_image(plots.plot_theta_histogram(theta), THETA_BARS))
+        words = [*report["words"], *report["pieces"]]
+        theta = {sense["row"]: sense["theta"] for word in words for sense in word["senses"]}
+        charts.append(_image(plots.plot_theta_histogram(list(theta.values())), THETA_BARS))
     if history is not None:
         charts.append(_image(plots.plot_history(history), HISTORY_LINES))
     return charts

@@ -75,6 +75,15 @@ def in_context(tokens: Sequence[str], place: int, most: int) -> str:
     return " ".join([*before, f"[{tokens[place]}]", *after])
 
 
+def written_piece(symbol: str) -> str:
+    """An entry as a piece of a word, with the mark at the side where the word goes on.
+
+    >>> written_piece("ier"), written_piece("ban@@")
+    ('@@ier', 'ban@@')
+    """
+    return symbol if symbol.endswith(BPE_MARK) else f"{BPE_MARK}{symbol}"
+
+
 def records(frame: DataFrame) -> list[dict[str, Any]]:
     """Rows of a table as dictionaries, with None for missing values."""
     cells: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")
@@ -156,7 +165,7 @@ def words_by_number_of_senses(
         ends = not begins and known is not None and symbol not in known
         wanted = with_pieces or not (begins or ends)
         if wanted and is_word(symbol, index, special) and has_letter(symbol):
-            words[number].append(f"{BPE_MARK}{symbol}" if ends else symbol)
+            words[number].append(written_piece(symbol) if ends else symbol)
     return words
 
 

@@ -14,7 +14,7 @@ import torch
 from pandas import DataFrame, concat
 
 from fairseq_kerbs.analysis import hugging_face, plots, projection
-from fairseq_kerbs.analysis.names import NO_NAME
+from fairseq_kerbs.analysis.names import FORMS_OF_ONE_WORD, NO_NAME
 from fairseq_kerbs.analysis.projection import Projection
 from fairseq_kerbs.analysis.words import csv_of, sense_numbers, sense_of, word_numbers
 from fairseq_kerbs.checkpoints.contexts import contexts_of
@@ -66,10 +66,14 @@ def contexts_by_sense(
     table.insert(0, "word", word)
     result = {"axes": projected.axes, "points": table.to_dict("records")}
     names_split = "train" if any(data.glob("train*.idx")) else split
-    by_row = read_names(trained, names_split).names(number)
+    found_names = read_names(trained, names_split)
+    by_row = found_names.names(number, piece=not found_names.is_whole(number))
     names = [by_row.get(row, NO_NAME) for row in senses]
-    legend = ["\n".join(filter(None, (name.translates, name.beside))) for name in names]
-    return Drawn(plots.plot_contexts(word, projected, of_context, legend), result, csv_of(table))
+    parts = [(name.in_words, name.translates, name.beside) for name in names]
+    legend = ["\n".join(filter(None, texts)) for texts in parts]
+    note = FORMS_OF_ONE_WORD if found_names.forms_of_one_word(number) else ""
+    figure = plots.plot_contexts(word, projected, of_context, legend, note)
+    return Drawn(figure, result, csv_of(table))
 
 
 def contexts_of_words(

@@ -56,9 +56,10 @@ def check_senses(trained: Trained, checkpoint: Path) -> None:
 
 
 def read_names(trained: Trained, split: str) -> SenseNames:
-    """Name senses by a split."""
+    """Name senses of whole words and of pieces by a split."""
     from fairseq_kerbs.analysis.names import SenseNames
-    from fairseq_kerbs.analysis.occurrences import TOKENS_FOR_NAMES, read_text
+    from fairseq_kerbs.analysis.occurrences import TOKENS_FOR_NAMES, Extras, read_text
 
-    text = read_text(trained.model, trained.task, split, TOKENS_FOR_NAMES)
+    extras = Extras(pieces=True)
+    text = read_text(trained.model, trained.task, split, TOKENS_FOR_NAMES, extras=extras)
     return SenseNames(text, trained.dictionary.symbols)

@@ -91,8 +91,8 @@ def examples_option(default: int) -> Callable[[Any], Any]:
     type=Whole(min=0),
     metavar="N",
     default=20,
-    help="number of words if --word is not given: the clearest words, with --gold those with most "
-    "labels, without --data those with most senses. 0 shows all",
+    help="number of words, and of pieces of words, if --word is not given: the clearest ones, with "
+    "--gold the words with most labels, without --data those with most senses. 0 shows all",
 )
 @examples_option(default=1)
 @click.option(
@@ -219,10 +219,11 @@ class Found(NamedTuple):
 def _names_of(trained: Trained, split: str, words: tuple[str, ...]) -> Any:
     """Names of senses by a split. A UserError is raised if none of these words is in it."""
     names = read_names(trained, split)
-    if words and not any(names.names(trained.dictionary.indices[word]) for word in words):
+    numbers = [trained.dictionary.indices[word] for word in words]
+    if words and not any(names.is_whole(number) or names.is_piece(number) for number in numbers):
         raise UserError(
-            f"--word: split {split} has no occurrence of {', '.join(words)} as a whole word; name "
-            "other words or another split"
+            f"--word: split {split} has no occurrence of {', '.join(words)}; name other words or "
+            "another split"
         )
     return names
 
@@ -248,7 +249,7 @@ def _compare_with_gold(
     numbers = {word: indices[word] for word in labels if word in indices}
     entries = numbers.values()
     gold_senses.lines_as_samples(trained.task)
-    extras = Extras(words=entries, pieces=True)
+    extras = Extras(words=entries, pieces=True, piece_contexts=True)
     with_pieces = read_text(trained.model, trained.task, split, extras=extras)
     requested = with_pieces.tokens["entry"].isin([*entries]) | with_pieces.tokens["piece"]
     counted = sense_counts.counted_words(
@@ -271,7 +272,7 @@ def _compare_with_gold(
         extras=Extras(sample=sample, pieces=True),
         flag="--train-data",
     )
-    names = text if split == "train" else without_pieces(train)
+    names = with_pieces if split == "train" else train
     counted = sense_counts.cluster_training(counted, sample)
     contexts = {word: sample.contexts(numbers[word]).numpy() for word in labelled}
     most = [word for word, _ in labels.most_common() if word in numbers]
@@ -367,7 +368,7 @@ def report(
         html_page,
         training_counts,
     )
-    from fairseq_kerbs.analysis.words import is_word
+    from fairseq_kerbs.analysis.words import is_word, written_piece
 
     if output.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"--output: {output} must end in .html")
@@ -388,6 +389,7 @@ def report(
         facts["sentences read"] = names.lines
         facts["in all"] = len(task.dataset(split))
     clearest = names.clearest(0, entries.nspecial) if names else []
+    pieces = names.clearest_pieces(0, entries.nspecial) if names else []
     words = [
         word
         for number, word in enumerate(entries.symbols)
@@ -397,7 +399,7 @@ def report(
         names,
         layer,
         entries,
-        [*clearest, *words],
+        [*clearest, *pieces, *words],
         size=ReportSize(examples=contexts, nearest=nearest, context=PAGE_CONTEXT),
     )
     page = html_page(
@@ -406,11 +408,13 @@ def report(
         built,
         layer,
         counts=training_counts(entries),
-        clearest=clearest,
+        clearest=[*clearest, *map(written_piece, pieces)],
         history=training,
     )
-    total = sum(len(word["senses"]) for word in built["words"])
-    write_output(output, page, f"{len(built['words'])} words, {total} senses")
+    shown = [*built["words"], *built["pieces"]]
+    total = len({sense["row"] for word in shown for sense in word["senses"]})
+    number = f"{len(built['words'])} words, {len(built['pieces'])} pieces of words"
+    write_output(output, page, f"{number}, {total} senses")
 
 
 @click.command(

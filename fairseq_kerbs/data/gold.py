@@ -109,21 +109,39 @@ def merge_forms(counts: Mapping[str, int], beginning: int = LEAST_BEGINNING) -> 
     Returns:
         for each translation its most frequent form.
     """
-    heads: dict[str, str] = {}  # without accents, by the form itself
+    plain = {word: without_accents(word) for word in counts}
+
+    def begin_alike(word: str, head: str) -> bool:
+        shared = common_beginning(plain[word], plain[head])
+        shorter = min(len(plain[word]), len(plain[head]))
+        return plain[word] == plain[head] or shared >= max(beginning, BEGINNING * shorter)
+
+    return merge_alike(counts, begin_alike)
+
+
+def merge_alike(counts: Mapping[str, int], alike: Callable[[str, str], bool]) -> dict[str, str]:
+    """Join words to the most frequent one that is like them.
+
+    Args:
+        counts: how often each word occurs.
+        alike: whether a word is like a more frequent one.
+
+    Returns:
+        for each word the most frequent one that it is like, or itself.
+    """
+    heads: list[str] = []
     form = {}
     for word in sorted(counts, key=lambda word: (-counts[word], word)):
-        plain = _without_accents(word)
-        form[word] = word
-        for head, plain_head in heads.items():
-            pairs = zip(plain, plain_head)
-            shared = len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
-            least = max(beginning, BEGINNING * min(len(plain), len(plain_head)))
-            if plain == plain_head or shared >= least:
-                form[word] = head
-                break
-        else:
-            heads[word] = plain
+        form[word] = next((head for head in heads if alike(word, head)), word)
+        if form[word] == word:
+            heads.append(word)
     return form
+
+
+def common_beginning(one: str, other: str) -> int:
+    """Number of letters with which two words begin alike."""
+    pairs = zip(one, other)
+    return len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
 
 
 def with_merged_forms(rows: Sequence[GoldRow]) -> list[GoldRow]:
@@ -135,7 +153,8 @@ def with_merged_forms(rows: Sequence[GoldRow]) -> list[GoldRow]:
     return [(line, number, word, forms[word][sense]) for line, number, word, sense in rows]
 
 
-def _without_accents(word: str) -> str:
+def without_accents(word: str) -> str:
+    """A word without its combining marks: *Männer* becomes *Manner*."""
     parts = unicodedata.normalize("NFD", word)
     return "".join(part for part in parts if not unicodedata.combining(part))
 
