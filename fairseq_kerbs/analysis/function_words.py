@@ -41,8 +41,8 @@ def function_words(lines: Sequence[Sequence[str]]) -> frozenset[str]:
     shares = counts / counts.sum()
     entropy = -(shares * np.log(shares)).sum()
     order = np.argsort(-counts, kind="stable")
-    more_frequent = np.cumsum(shares[order]) - shares[order]
-    frequent = order[more_frequent < FREQUENT]
+    more_frequent = np.cumsum(counts[order]) - counts[order]  # tokens of words before in the order
+    frequent = order[more_frequent < FREQUENT * counts.sum()]
     found = frequent[beside[frequent] >= LEAST_ENTROPY * entropy]
     return frozenset(words[1:][found].tolist()) if entropy > 0 else frozenset()
 

@@ -141,3 +141,132 @@ def test_without_another_language_neighbours_and_the_turn_before_name_senses(sid
     assert sorted(river.turn) == (["swim", "wet"] if sides == "same" else [])
     assert river.short.startswith("river bank")
     assert names.clarity(4) == pytest.approx(np.log(2), rel=0.02)
+
+
+SPLIT = ["<s>", "<pad>", "</s>", "<unk>", "bank", "brown", "twig", "of", "couch", "ier", "ban@@"]
+# by entry: the word before both senses, the word or the words of a piece, and source words
+PAIRS = {
+    4: ("shore money", "bank bank", "Ufer Geldhaus"),  # split by meaning
+    5: ("big small", "brown brown", "brauner braunen"),  # by form
+    6: ("dry green", "twig twig", "Zweig Zweiges"),
+    7: ("made kind", "of of", "von aus"),  # a function word
+    8: ("soft soft", "couch couch", "Couch Sofa"),  # by two source words alone
+    9: ("", "skier pier", "Läufer Steg"),
+    10: ("", "banner bandit", "Fahne Räuber"),
+}
+
+
+def split_text(source: bool = True, before_bank: str = "") -> Text:
+    """A text whose entries have two senses of 80 occurrences: 10 times the entry, and one more.
+
+    "ier" and "ban@@" are pieces, and "ier" is once a whole word.
+
+    Args:
+        source: whether there is a source side.
+        before_bank: two other words before bank.
+    """
+    draw = np.random.default_rng(3)
+    lines = []
+    sources = []
+    tokens = []
+    for entry, texts in PAIRS.items():
+        before, words, causes = map(str.split, texts)
+        if entry == 4:
+            before = before_bank.split() or before
+        for number in range(4 * LEAST_OCCURRENCES):
+            sense = number % 2
+            noise = [f"n{draw.integers(30)}" for _ in range(4)]
+            word_before = before[sense] if before else noise[3]
+            lines.append([noise[0], word_before, words[sense], noise[1], noise[2]])
+            sources.append([f"N{noise[1]}", causes[sense], f"N{noise[0]}", f"N{noise[2]}"])
+            tokens.append((len(lines) - 1, 2, entry, 10 * entry + sense, entry > 8))
+    lines.append(["ier"])
+    sources.append(["Ihr"])
+    tokens.append((len(lines) - 1, 0, 9, 90, False))
+    text = text_of(lines, [token[:4] for token in tokens], sources if source else None)
+    text.tokens["piece"] = [piece for *_, piece in tokens]
+    return text
+
+
+def test_words_split_by_meaning_come_before_those_split_by_form() -> None:
+    names = SenseNames(split_text(), SPLIT)
+    told = {SPLIT[entry]: names.information(entry) for entry in range(4, 9)}
+    assert told["bank"] == pytest.approx((np.log(2),) * 4, rel=0.02)
+    for word in ("brown", "twig"):
+        assert told[word].written == pytest.approx(np.log(2), rel=0.02)
+        assert told[word].meaning == pytest.approx(0.0, abs=1e-9)  # one stem
+        assert told[word].clarity == pytest.approx(0.0, abs=1e-9)
+    assert told["couch"].meaning == pytest.approx(np.log(2), rel=0.02)
+    assert told["couch"].clarity < 0.1  # the same words are beside both
+    forms = {word for word in told if names.forms_of_one_word(SPLIT.index(word))}
+    assert forms == {"brown", "twig"}
+    assert names.clearest(0, special=4) == ["bank", "couch", "brown", "twig", "of"]
+    assert names.clearest(1, special=4) == ["bank"]
+
+
+def test_without_a_source_side_content_words_beside_a_word_tell_its_senses_apart() -> None:
+    text = split_text(source=False, before_bank="the of")  # function words, as English knows them
+    names = SenseNames(text, SPLIT)
+    told = names.information(4)
+    assert told.written == pytest.approx(np.log(2), rel=0.02)
+    assert told.meaning == told.clarity < 0.05
+    assert names.forms_of_one_word(4)
+    assert not names.forms_of_one_word(5)  # big and small are before brown
+    assert names.clearest(0, special=4)[:2] == ["brown", "twig"]
+    assert names.clearest(0, special=4).index("bank") == 2
+
+
+def test_rare_words_are_not_said_to_be_forms() -> None:
+    text = split_text()
+    brown = text.tokens.index[text.tokens["entry"] == 5]
+    rare = text.tokens.drop(index=brown[LEAST_OCCURRENCES - 1 :]).reset_index(drop=True)
+    names = SenseNames(text._replace(tokens=rare), SPLIT)
+    assert names.information(5).one_word
+    assert not names.forms_of_one_word(5)
+    assert "brown" not in names.clearest(0, special=4)
+
+
+def test_a_piece_shows_the_words_that_it_is_a_part_of() -> None:
+    names = SenseNames(split_text(), SPLIT)
+    ier, ban = SPLIT.index("ier"), SPLIT.index("ban@@")
+    assert [names.is_whole(ier), names.is_piece(ier)] == [True, True]
+    assert [names.is_whole(ban), names.is_piece(ban)] == [False, True]
+    assert [names.is_whole(4), names.is_piece(4)] == [True, False]
+    ends = names.names(ier, piece=True)
+    assert {row: name.in_words for row, name in ends.items()} == {90: "skier 80", 91: "pier 80"}
+    assert [name.sources for name in ends.values()] == [[("Läufer", 80)], [("Steg", 80)]]
+    assert [name.neighbours for name in ends.values()] == [[], []]
+    begins = names.names(ban, piece=True)
+    assert [name.in_words for name in begins.values()] == ["banner 80", "bandit 80"]
+    (whole,) = names.names(ier).values()  # the other occurrence
+    assert (whole.times, whole.share, whole.words) == (1, 1.0, [])
+    assert names.names(4, piece=True) == names.names(ban) == {}
+    (example,) = names.examples(91, ier, 1, piece=True)
+    assert example.words[example.place] == "pier"
+    assert names.clearest_pieces(0, special=4) == ["ban@@", "ier"]
+    assert names.clearest_pieces(1, special=4) == ["ban@@"]
+    assert names.clarity(ier, piece=True) == pytest.approx(np.log(2), rel=0.02)
+    assert names.clarity(ier) == 0.0
+
+
+STEMS = st.sampled_from(["braun", "weiß", "gelb"])
+ENDINGS = st.sampled_from(["", "e", "er", "em", "es"])
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), STEMS, ENDINGS), min_size=2, max_size=40))
+def test_endings_of_source_words_do_not_change_what_senses_mean(
+    occurrences: list[tuple[int, str, str]],
+) -> None:
+    """However endings are distributed over senses: what is told of meaning is told of stems."""
+    lines = [["brown"]] * len(occurrences)
+    tokens = [(number, 0, 5, 50 + sense) for number, (sense, *_) in enumerate(occurrences)]
+    inflected = [[f"{stem}{ending}"] for _, stem, ending in occurrences]
+    stems = [[stem] for _, stem, _ in occurrences]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(naming, "align", lambda words, _: np.arange(len(words)))
+        told = SenseNames(text_of(lines, tokens, inflected), SPLIT).information(5)
+        of_stems = SenseNames(text_of(lines, tokens, stems), SPLIT).information(5)
+    assert told.meaning == pytest.approx(of_stems.written, abs=1e-9)
+    assert told.entropy == of_stems.entropy
+    if len(set(map(tuple, stems))) == 1:
+        assert told.one_word == (told.entropy > 0)

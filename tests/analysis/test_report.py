@@ -121,20 +121,28 @@ def legend_of(page: str) -> str:
 
 @pytest.fixture(scope="module")
 def hostile() -> str:
+    """The page of words that are markup, and of the piece "ier", which ends one of them."""
     torch.manual_seed(1)
     words = Dictionary()
-    for word in HOSTILE:
+    for word in [*HOSTILE, "ier"]:
         words.add_symbol(word)
     layer = KerbsOutputLayer(3, len(words), 4 * len(words))
     entries = [number for number in range(4, len(words)) for _ in range(5)]
     tokens = [(line, 1, n, sense_numbers(layer, n)[0]) for line, n in enumerate(entries)]
-    text = text_of([["a", words[number], "b", *HOSTILE] for number in entries], tokens)
+    piece = words.index("ier")
+    lines = [["a", words[number], "b", *HOSTILE] for number in entries]
+    for line, number in zip(lines, entries):
+        line[1] = f"{EVIL}ier" if number == piece else line[1]
+    text = text_of(lines, tokens)
+    text.tokens["piece"] = text.tokens["entry"] == piece
+    given = [*HOSTILE, "ier"]
     report = build_report(
-        SenseNames(text, words.symbols), layer, words, HOSTILE, size=ReportSize(nearest=2)
+        SenseNames(text, words.symbols), layer, words, given, size=ReportSize(nearest=2)
     )
+    report["words"][0]["forms_of_one_word"] = True  # which the page says
     title = "</title><script>document.title='caught'</script>"
     facts = {"checkpoint": "</script><b>.pt"}
-    clearest = HOSTILE[: -len(UNRANKED)]
+    clearest = [*HOSTILE[: -len(UNRANKED)], "@@ier"]
     return html_page(title, facts, report, layer, counts=[1] * len(words), clearest=clearest)
 
 
@@ -313,6 +321,9 @@ def test_no_element_has_an_address_that_a_word_could_have(hostile: str) -> None:
 # What a user does, and what the page shows then; written where the test reads it.
 DRIVER = """
 const seen = { cards: document.querySelectorAll("#_cards article").length };
+seen.pieces = [...document.querySelectorAll("#_cards_pieces article")].map((card) =>
+  [card.querySelector("h3").textContent, card.querySelector(".sense p").textContent]);
+seen.forms = document.querySelector("#_cards .forms").parentElement.querySelector("h3").textContent;
 byId("more").click();
 seen.more = document.querySelectorAll("#_cards article").length;
 const wait = () => new Promise((done) => setTimeout(done, 200));
@@ -322,6 +333,7 @@ async function use() {
   byId("search").value = "<IMG";
   byId("search").dispatchEvent(new Event("input"));
   seen.hits = byId("list").options.length;
+  seen.found_pieces = document.querySelectorAll("#_cards_pieces article").length;
   seen.found = document.querySelectorAll("#_cards article").length;
   byId("search").focus();
   press(byId("search"), "Enter");
@@ -339,7 +351,7 @@ async function use() {
   await wait();
   seen.back = [byId("one").hidden, document.activeElement.textContent];
   seen.opened = [];
-  for (const hash of ["#日本語", "#%23word%3D%25", "#%", "#ban@@%232"]) {
+  for (const hash of ["#日本語", "#%23word%3D%25", "#%", "#ban@@%232", "#ier%231", "#@@ier"]) {
     location.hash = hash;
     await wait();
     const asked = document.querySelector(".asked strong")?.textContent;
@@ -371,6 +383,9 @@ def test_a_browser_shows_a_word(hostile: str, tmp_path: Path) -> None:
     (result,) = re.findall(r'<pre id="result">(.*?)</pre>', document)
     assert json.loads(html.unescape(result)) == {
         "cards": len(HOSTILE) - len(UNRANKED),
+        "pieces": [["@@ier", f"● ier#1 100 % {EVIL}ier 5"]],
+        "forms": HOSTILE[0],
+        "found_pieces": 0,
         "more": len(HOSTILE),
         "hits": 1,
         "found": 1,
@@ -385,7 +400,14 @@ def test_a_browser_shows_a_word(hostile: str, tmp_path: Path) -> None:
         "requests": 0,
         "title": f"{EVIL} – </title><script>document.title='caught'</script>",
         "back": [True, EVIL],
-        "opened": [["日本語", ""], ["#word=%", ""], None, ["ban@@", "ban@@#2"]],
+        "opened": [
+            ["日本語", ""],
+            ["#word=%", ""],
+            None,
+            ["ban@@", "ban@@#2"],
+            ["@@ier", "ier#1"],
+            ["@@ier", ""],
+        ],
     }
 
 
@@ -449,7 +471,9 @@ def test_the_checkpoint_alone_gives_layer_and_report(trained: Trained, reported:
     numbers = layer.senses_per_word().tolist()[4 : words.symbols.index("madeupword0000")]
     assert report["by_number"] == [numbers.count(n) for n in range(1, max(numbers) + 1)]
     assert [len(word["senses"]) for word in report["words"]] == [max(numbers)] * 4
-    assert len(rows) == 4 * max(numbers)
+    whole = [row for row in rows if not row["piece"]]
+    assert len(whole) == 4 * max(numbers)
+    assert len(rows) == sum(len(one["senses"]) for one in report["words"] + report["pieces"])
     first = report["words"][0]["senses"][0]
     assert float(rows[0]["theta"]) == pytest.approx(layer.theta[first["row"]].item(), 1e-4)
     assert rows[0]["example"] == ""
@@ -505,8 +529,12 @@ def test_report_with_data(trained: Trained, reported: Reported, capsys: Capsys) 
     assert sources
     assert all(source in shown for source in sources)
     piece = next(word for word in task.target_dictionary.symbols if word.endswith("@@"))
-    lines = kerbs(capsys, *given, "the", piece).partition(f"\n{piece}: ")[2].splitlines()
-    assert ", never as a whole word in the lines that were read" in lines[0]
-    assert lines[2].split()[1] == "–"
-    refused = kerbs(capsys, *given, piece, status=2)
-    assert f"split train has no occurrence of {piece} as a whole word" in refused
+    parts = kerbs(capsys, *given, "the", piece).partition("\nPieces of words\n")
+    assert parts[0].startswith("the: ")
+    assert parts[2].strip().startswith(f"{piece}: ")
+    assert re.search(rf"^ +{piece}#1 +\d+%", parts[2], re.M)
+    shown = kerbs(capsys, *given, "the", "madeupword0000")
+    assert "madeupword0000: 1 sense" in shown
+    assert "madeupword0000: 1 sense, 0 times in the training data, never in the lines" in shown
+    refused = kerbs(capsys, *given, "madeupword0000", status=2)
+    assert "split train has no occurrence of madeupword0000; name other words" in refused

@@ -1,0 +1,185 @@
+"""Words split by meaning, by form, and pieces of words, by the commands from a made corpus on."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fairseq.data import Dictionary
+from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
+
+from fairseq_kerbs.analysis import plots
+from tests.analysis.conftest import Reported
+from tests.analysis.test_report import data_of, legend_of
+from tests.helpers.cli import Capsys, Patch, kerbs
+from tests.helpers.tiny_checkpoint import fairseq_train
+
+FRAMES = [  # what a line is about, in English tokens and in German
+    ("shore bank", "Ufer"),
+    ("money bank", "Geldhaus"),
+    ("big brown", "brauner"),
+    ("small brown", "braunen"),
+    ("fast sk@@ ier", "Läufer"),
+    ("long p@@ ier", "Steg"),
+    ("red ban@@ ner", "Fahne"),
+    ("bad ban@@ dit", "Räuber"),
+]
+
+
+def binarize(folder: Path, language: str, lines: list[str]) -> None:
+    """A dictionary and the splits train and valid of a side, as fairseq-preprocess writes them."""
+    dictionary = Dictionary()
+    for line in lines:
+        dictionary.encode_line(line, append_eos=False)
+    dictionary.finalize(padding_factor=1)
+    dictionary.save(str(folder / f"dict.{language}.txt"))
+    for split, part in (("train", lines), ("valid", lines[:40])):
+        prefix = str(folder / f"{split}.de-en.{language}")
+        builder = MMapIndexedDatasetBuilder(f"{prefix}.bin")
+        for line in part:
+            builder.add_item(dictionary.encode_line(line, add_if_not_exist=False).int())
+        builder.finalize(f"{prefix}.idx")
+
+
+@pytest.fixture(scope="module")
+def split_words(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A converted model, and its data. The word before decides the sense."""
+    folder = tmp_path_factory.mktemp("split")
+    draw = np.random.default_rng(2)
+    english = []
+    german = []
+    for number in range(60 * len(FRAMES)):
+        words, cause = FRAMES[number % len(FRAMES)]
+        noise = draw.integers(2)
+        english.append(f"{words} x{noise}")
+        german.append(f"{cause} X{noise}")
+    data = folder / "bin"
+    data.mkdir()
+    binarize(data, "en", english)
+    binarize(data, "de", german)
+    training = ["--save-dir", folder / "save", "--max-update", 120, "--seed", 1]
+    model = ["--arch", "lstm_kerbs", "--hidden-size", 16, "--embed-dim", 16]
+    fairseq_train(data, *training, *model, "--output-layer", "softmax")
+    return folder / "save" / "checkpoint_last.pt", data
+
+
+@pytest.fixture
+def converted(split_words: tuple[Path, Path], tmp_path: Path, capsys: Capsys) -> tuple[Any, ...]:
+    """Flags that name the model with senses and its data."""
+    checkpoint, data = split_words
+    kerbs_model = tmp_path / "kerbs.pt"
+    flags = ["--total-senses", 2, "--max-senses", 2, "--number-of-senses", "distortion"]
+    kerbs(capsys, "convert", checkpoint, "-o", kerbs_model, "--data", data, *flags)
+    return kerbs_model, "--data", data
+
+
+def sources_of(word: Any) -> set[str]:
+    return {re.sub(r" \d+", "", sense["translates"]) for sense in word["senses"]}
+
+
+def test_senses_lists_meanings_then_forms_and_pieces_apart(
+    converted: tuple[Any, ...], reported: Reported
+) -> None:
+    text, report, rows = reported("senses", *converted)
+    words = {word["word"]: word for word in report["words"]}
+    pieces = {piece["word"]: piece for piece in report["pieces"]}
+    order = [word for word in words if word in ("bank", "brown")]
+    assert order == ["bank", "brown"]
+    assert sources_of(words["bank"]) == {"Ufer", "Geldhaus"}
+    assert sources_of(words["brown"]) == {"brauner", "braunen"}
+    assert [words[word]["forms_of_one_word"] for word in order] == [False, True]
+    assert words["brown"]["clarity"] < 0.01 < words["bank"]["clarity"]
+    assert not {"ier", "ban@@", "sk@@", "p@@", "ner", "dit"} & set(words)
+    assert {"ier", "ban@@"} <= set(pieces)
+    assert not {"bank", "brown"} & set(pieces)
+    assert [pieces[piece]["piece"] for piece in ("ier", "ban@@")] == ["@@ier", "ban@@"]
+    for piece, of in (("ier", {"skier 60", "pier 60"}), ("ban@@", {"banner 60", "bandit 60"})):
+        assert {sense["in_words"] for sense in pieces[piece]["senses"]} == of
+    whole, _, parts = text.partition("\nPieces of words\n")
+    assert re.search(r"^brown: 2 senses, 120 times .*; forms of one word$", whole, re.M)
+    assert re.search(r"^bank: 2 senses, 120 times in the training data$", whole, re.M)
+    assert "@@" not in whole
+    assert re.search(r"^@@ier: 2 senses, .*\n +sense .* words .*\n.* (skier|pier) 60", parts, re.M)
+    assert re.search(r"\[(skier|pier)\]", parts)
+    by_word = {row["word"]: row for row in rows}
+    assert [by_word[word]["forms_of_one_word"] for word in order] == ["False", "True"]
+    assert by_word["ier"]["piece"] == "@@ier"
+    assert by_word["ier"]["in_words"] in ("skier 60", "pier 60")
+
+
+def test_a_piece_is_shown_by_its_name_and_each_list_has_its_own_top(
+    converted: tuple[Any, ...], reported: Reported
+) -> None:
+    _, report, _ = reported("senses", *converted, "--word", "ier", "bank")
+    assert [[one["word"] for one in report[kind]] for kind in ("words", "pieces")] == [
+        ["bank"],
+        ["ier"],
+    ]
+    _, report, _ = reported("senses", *converted, "--top", 1)
+    assert [len(report[kind]) for kind in ("words", "pieces")] == [1, 1]
+    without_data = "senses", converted[0], "--dict", converted[2] / "dict.en.txt"
+    _, report, _ = reported(*without_data, "--top", 0)
+    pieces = {piece["word"] for piece in report["pieces"]}
+    assert "ban@@" in pieces
+    assert all(piece.endswith("@@") for piece in pieces)  # nothing else tells pieces from words
+    assert not [one for one in report["words"] if one["word"].endswith("@@")]
+
+
+def test_the_page_has_a_list_for_pieces(
+    converted: tuple[Any, ...], tmp_path: Path, capsys: Capsys
+) -> None:
+    output = tmp_path / "senses.html"
+    shown = kerbs(capsys, "report", *converted, "-o", output)
+    page = output.read_text(encoding="utf-8")
+    words, pieces = (
+        {one["word"]: one for one in data_of(page, key)} for key in ("words", "pieces")
+    )
+    assert f"{len(words)} words, {len(pieces)} pieces of words, " in shown
+    assert not set(words) & set(pieces)
+    assert {"sk@@", "p@@", "ier", "ban@@", "ner", "dit"} == set(pieces)
+    assert list(words).index("bank") < list(words).index("brown")
+    assert [words[word]["forms_of_one_word"] for word in ("bank", "brown")] == [False, True]
+    ends = {sense["in_words"] for sense in pieces["ier"]["senses"]}
+    assert ends == {"skier 60", "pier 60"}
+    for part in ("Forms of one word says that the source words", "are pieces that end or begin"):
+        assert part in legend_of(page)
+
+
+def test_figures_and_generated_text_tell_forms_from_meanings(
+    converted: tuple[Any, ...], tmp_path: Path, monkeypatch: Patch, capsys: Capsys
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(plots, "save_figure", lambda figure, _: drawn.append(figure.axes[0]))
+    for word in ("bank", "brown", "ier"):
+        kerbs(capsys, "plot", "contexts", *converted, "--word", word, "-o", "a.png")
+    titles = [axes.get_title() for axes in drawn]
+    assert [title.endswith("by sense (forms of one word)") for title in titles] == [
+        False,
+        True,
+        False,
+    ]
+    legend = [text.get_text() for text in drawn[2].get_legend().get_texts()]
+    assert {text.split("\n")[1] for text in legend} == {"skier 60", "pier 60"}
+    generated = tmp_path / "generated"
+    tokens = "big brown shore bank"
+    scores = " ".join(["-1"] * 5)
+    lines = ["S-0\tUfer", f"H-0\t-1\t{tokens}", f"D-0\t-1\t{tokens}", f"P-0\t{scores}"]
+    generated.write_text("\n".join(lines) + "\n")
+    model, *data = converted
+    named = kerbs(capsys, "print-senses", model, generated, *data, "--names")
+    (line,) = [line for line in named.splitlines() if line.startswith("K-0")]
+    words = [name.partition("#")[0] for name in line.split("\t")[2].split("; ")]
+    assert words[0] == "bank"  # the last one in the text, and the only one split by meaning
+    assert "brown" in words
+
+
+def test_a_word_that_is_not_in_the_split_is_refused(
+    converted: tuple[Any, ...], capsys: Capsys
+) -> None:
+    model, _, data = converted
+    path = data / "dict.en.txt"
+    words = [line.split()[0] for line in path.read_text().splitlines()]
+    assert "bandit" not in words
+    refused = kerbs(capsys, "senses", model, "--data", data, "--word", "bandit", status=2)
+    assert "no entry for a word that BPE splits" in refused
