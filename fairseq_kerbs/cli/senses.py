@@ -156,10 +156,11 @@ def senses(
     source words that they translate, typical neighbours, and the contexts in which each is most
     probable. Words that are split by meaning come first, then those whose senses are forms of one
     word. Pieces of words are a list of their own, with the words that they end or begin. Without
-    --data: usage and theta only. Then print statistics of the number of senses per word. With --gold: compare senses with gold senses by V-measure, adjusted Rand index and
-    adjusted mutual information, together with permuted senses, k-means and a linear classifier.
-    Also compare the numbers of senses of all words with gold senses, ambiguous or not, by B-cubed F
-    and paired F, with one sense per word and the best number by the labels beside them.
+    --data: usage and theta only. Then print statistics of the number of senses per word. With
+    --gold: compare senses with gold senses by V-measure, adjusted Rand index and adjusted mutual
+    information, together with permuted senses, k-means and a linear classifier. Also compare the
+    numbers of senses of all words with gold senses, ambiguous or not, by B-cubed F and paired F,
+    with one sense per word and the best number by the labels beside them.
     """
     from fairseq_kerbs.analysis import report as reports
     from fairseq_kerbs.analysis.gold_senses import comparison_as_text
@@ -357,9 +358,9 @@ def report(
     """All senses of a model as one HTML file.
 
     Write a single HTML file that works offline. It starts with the clearest words, then has the
-    clearest pieces of words, and a search for all: translations, neighbours, contexts with their source sentences, theta and usage
-    of their senses. The address senses.html#word opens a word. A print has the words that are
-    shown.
+    clearest pieces of words, and a search for all: translations, neighbours, contexts with their
+    source sentences, theta and usage of their senses. The address senses.html#word opens a word. A
+    print has the words that are shown.
     """
     from fairseq_kerbs.analysis.plots import read_history
     from fairseq_kerbs.analysis.report import (
