@@ -37,7 +37,7 @@ def test_all_outputs_name_a_sense_alike(
     drawn: list[Any] = []
     monkeypatch.setattr(plots, "save_figure", lambda figure, _: drawn.append(figure))
     kerbs(capsys, "plot", "contexts", *given, "--most", 100000, "-o", "a.png")
-    legend = [text.get_text() for text in drawn[0].axes[0].get_legend().get_texts()]
+    legend = [text.get_text() for text in drawn[0].legends[0].get_texts()]
     assert [text.split("\n")[0] for text in legend] == [f"{n} ({k})" for n, k in counts.items()]
     for text, one in zip(legend, figures["senses"], strict=True):
         assert one["translates"].split(",")[0] in text

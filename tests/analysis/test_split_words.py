@@ -150,16 +150,16 @@ def test_figures_and_generated_text_tell_forms_from_meanings(
     converted: tuple[Any, ...], tmp_path: Path, monkeypatch: Patch, capsys: Capsys
 ) -> None:
     drawn: list[Any] = []
-    monkeypatch.setattr(plots, "save_figure", lambda figure, _: drawn.append(figure.axes[0]))
+    monkeypatch.setattr(plots, "save_figure", lambda figure, _: drawn.append(figure))
     for word in ("bank", "brown", "ier"):
         kerbs(capsys, "plot", "contexts", *converted, "--word", word, "-o", "a.png")
-    titles = [axes.get_title() for axes in drawn]
+    titles = [figure.axes[0].get_title() for figure in drawn]
     assert [title.endswith("by sense (forms of one word)") for title in titles] == [
         False,
         True,
         False,
     ]
-    legend = [text.get_text() for text in drawn[2].get_legend().get_texts()]
+    legend = [text.get_text() for text in drawn[2].legends[0].get_texts()]
     assert {text.split("\n")[1] for text in legend} == {"skier 60", "pier 60"}
     generated = tmp_path / "generated"
     tokens = "big brown shore bank"
