@@ -1,12 +1,20 @@
 """Fixtures shared by all tests."""
 
+from __future__ import annotations
+
+import csv
+import json
 import os
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 import torch
+
+if TYPE_CHECKING:  # what is imported here would be imported before the environment is set
+    from tests.helpers.cli import Capsys, Reported
 
 # The matrices of tests are tiny: compiling would take longer than all of them. Tests of compilation
 # switch it on.
@@ -52,3 +60,20 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _seeded() -> None:
     """Every test begins with the same state of torch's generator."""
     torch.manual_seed(1)
+
+
+@pytest.fixture
+def reported(tmp_path: Path, capsys: Capsys) -> Reported:
+    """Runs a command; gives what it prints and writes: a text, JSON, and rows of CSV."""
+    from tests.helpers.cli import kerbs
+
+    def run(*command: object) -> tuple[str, Any, list[dict[str, str]]]:
+        json_file = tmp_path / "a.json"
+        csv_file = tmp_path / "a.csv"
+        text = kerbs(capsys, *command, "--json", json_file, "--csv", csv_file)
+        assert f"wrote {json_file}" in text
+        assert f"wrote {csv_file}" in text
+        rows = list(csv.DictReader(csv_file.read_text().splitlines()))
+        return text, json.loads(json_file.read_text()), rows
+
+    return run

@@ -353,8 +353,13 @@ def _word_lines(word: Figures, with_data: bool) -> str:
     several = "s" if len(senses) > 1 else ""
     title = f"{word['piece'] or word['word']}: {len(senses)} sense{several}, "
     title += f"{word['frequency']} times in the training data"
-    if with_data and senses[0]["times"] is None:
+    read = sum(sense["times"] or 0 for sense in senses)
+    if with_data and not read:
         title += ", never in the lines that were read"
+    elif with_data and read != word["frequency"]:
+        # an entry of the dictionary can be a word, and a piece of others
+        kind = "a piece of a longer word" if word["piece"] else "a word"
+        title += f", {read} times as {kind} in the lines that were read"
     if word["forms_of_one_word"]:
         title += f"; {FORMS_OF_ONE_WORD}"
     lines = [title, f"  {head}"]

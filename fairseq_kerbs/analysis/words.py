@@ -38,14 +38,16 @@ def word_numbers(dictionary: Any, words: Sequence[str]) -> list[int]:
         raise UserError("--word: an empty text is no word; name an entry of the dictionary")
     missing = [word for word in words if word not in dictionary.indices]
     if missing:
-        word = missing[0]
-        other_cases = (word.lower(), word.capitalize(), word.upper())
-        known = [other for other in other_cases if other in dictionary.indices]
+        others = (
+            case for word in missing for case in (word.lower(), word.capitalize(), word.upper())
+        )
+        known = [word for word in dict.fromkeys(others) if word in dictionary.indices]
+        where = f"--word: {', '.join(missing)}: not in the dictionary"
         if known:
-            raise UserError(f"--word: {word}: not in the dictionary; did you mean {known[0]}?")
+            raise UserError(f"{where}; did you mean {', '.join(known)}?")
         raise UserError(
-            f"--word: {', '.join(missing)}: not in the dictionary, which has no entry for a word "
-            "that BPE splits; name another word"
+            f"{where}, which has no entry for a word that BPE splits, or that was not in the "
+            "training data; name another word"
         )
     return [dictionary.indices[word] for word in words]
 
@@ -66,6 +68,20 @@ def joined_words(pieces: Sequence[str]) -> tuple[list[str], list[int | None]]:
             positions.append(None if begun or marked else position)
         begun = begun + piece.removesuffix(BPE_MARK) if marked else ""
     return words, positions
+
+
+def part_of_a_word(target: Tensor, symbols: Sequence[str]) -> Tensor:
+    """Mask of the tokens that are pieces of longer words, [B, L].
+
+    Args:
+        target: tokens of sentences, [B, L].
+        symbols: entries of the dictionary, [V].
+    """
+    marked = torch.tensor([symbol.endswith(BPE_MARK) for symbol in symbols], device=target.device)
+    goes_on = marked[target]
+    piece = goes_on.clone()
+    piece[:, 1:] |= goes_on[:, :-1]
+    return piece
 
 
 def in_context(tokens: Sequence[str], place: int, most: int) -> str:

@@ -57,10 +57,10 @@ def build_model_and_task(checkpoint: Checkpoint, data: Path | None) -> tuple[Any
     from fairseq_kerbs.training.guards import leave_out_copies
 
     if data is not None and not any(data.glob("dict*.txt")):
-        raise UserError(
-            f"--data {data} is no folder with a dict.*.txt; name the folder that "
-            "fairseq-preprocess wrote"
-        )
+        remedy = "name the folder that fairseq-preprocess wrote"
+        if any((data / "bin").glob("dict*.txt")):  # as 'fairseq-kerbs prepare' writes it
+            remedy = f"name {data / 'bin'}"
+        raise UserError(f"--data {data} is no folder with a dict.*.txt; {remedy}")
     state = checkpoint.state
     config = checkpoint.config
     fault = f"does not fit --data {data}" if data else "has parameters that do not fit its settings"

@@ -217,18 +217,32 @@ def add_contexts(sample: ContextSample, steps: Iterable[Step], padding: int) -> 
 
 
 def contexts_of(
-    model: Any, task: Any, split: str, words: Collection[int], most: int
+    model: Any,
+    task: Any,
+    split: str,
+    words: Collection[int],
+    most: int,
+    select: Callable[[Tensor], Tensor] | None = None,
 ) -> dict[int, Tensor]:
     """A random sample of at most ``most`` contexts [n, d] of each word that occurs in a split.
 
+    ``select`` maps target tokens [B, L] to a mask [B, L] of the occurrences to use, by default all.
     The model reads only sentences with these words, and no more of them than are needed.
     """
-    sample = None
-    requested = torch.tensor(list(words))
-    chosen = _sentences_with(words, most, batches(task, split, longest=model.max_positions()))
-    for _, target, contexts, _ in teacher_forced(model, task, split, only=chosen):
+
+    def occurrences(target: Tensor) -> Tensor:
         mask = torch.isin(target, requested.to(target.device))
         mask &= target != task.target_dictionary.pad()
+        if select is not None:
+            mask &= select(target)
+        return mask
+
+    sample = None
+    requested = torch.tensor(list(words))
+    read = batches(task, split, longest=model.max_positions())
+    chosen = _sentences_with(words, most, read, occurrences)
+    for _, target, contexts, _ in teacher_forced(model, task, split, only=chosen):
+        mask = occurrences(target)
         if sample is None:
             sample = sample_of(words, len(task.target_dictionary), contexts.shape[-1], most)
         sample.add(target[mask], contexts[mask])
@@ -237,13 +251,17 @@ def contexts_of(
 
 
 def _sentences_with(
-    words: Collection[int], most: int, read: Iterable[dict[str, Any]]
+    words: Collection[int],
+    most: int,
+    read: Iterable[dict[str, Any]],
+    occurrences: Callable[[Tensor], Tensor],
 ) -> Collection[int]:
     """Numbers of random sentences that have ``most`` occurrences of each word, or all of them."""
     found: dict[int, list[Tensor]] = {word: [] for word in words}
     for batch in read:
+        mask = occurrences(batch["target"])
         for word, rows in found.items():
-            counts = (batch["target"] == word).sum(1)  # [B]
+            counts = (mask & (batch["target"] == word)).sum(1)  # [B]
             rows.append(torch.stack([batch["id"], counts], 1)[counts > 0])
     generator = torch.Generator().manual_seed(0)
     chosen: set[int] = set()

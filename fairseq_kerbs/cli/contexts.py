@@ -12,11 +12,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from pandas import DataFrame, concat
+from torch import Tensor
 
 from fairseq_kerbs.analysis import hugging_face, plots, projection
 from fairseq_kerbs.analysis.names import FORMS_OF_ONE_WORD, NO_NAME
 from fairseq_kerbs.analysis.projection import Projection
-from fairseq_kerbs.analysis.words import csv_of, sense_numbers, sense_of, word_numbers
+from fairseq_kerbs.analysis.words import (
+    csv_of,
+    part_of_a_word,
+    sense_numbers,
+    sense_of,
+    word_numbers,
+)
 from fairseq_kerbs.checkpoints.contexts import contexts_of
 from fairseq_kerbs.cli.models import Trained, read_names
 from fairseq_kerbs.utils.errors import UserError
@@ -46,7 +53,15 @@ def contexts_by_sense(
     """
     layer = trained.layer
     (number,) = word_numbers(trained.dictionary, [word])
-    found = contexts_of(trained.model, trained.task, split, [number], most)
+    names_split = "train" if any(data.glob("train*.idx")) else split
+    found_names = read_names(trained, names_split)
+    piece = found_names.is_piece(number) and not found_names.is_whole(number)
+
+    def select(target: Tensor) -> Tensor:
+        # as in the names, the whole word and the piece of longer words are apart
+        return part_of_a_word(target, trained.dictionary.symbols) == piece
+
+    found = contexts_of(trained.model, trained.task, split, [number], most, select)
     vectors = found.get(number, torch.empty(0))
     if len(vectors) < 2:
         raise UserError(
@@ -65,9 +80,7 @@ def contexts_by_sense(
     table.insert(0, "sense", of_context + 1)
     table.insert(0, "word", word)
     result = {"axes": projected.axes, "points": table.to_dict("records")}
-    names_split = "train" if any(data.glob("train*.idx")) else split
-    found_names = read_names(trained, names_split)
-    by_row = found_names.names(number, piece=not found_names.is_whole(number))
+    by_row = found_names.names(number, piece=piece)
     names = [by_row.get(row, NO_NAME) for row in senses]
     parts = [(name.in_words, name.translates, name.beside) for name in names]
     legend = ["\n".join(filter(None, texts)) for texts in parts]

@@ -182,6 +182,9 @@ def convert(
     settings = ConversionSettings(max_senses, data, placement, trust_checkpoint)
     done = convert_checkpoint(checkpoint, output, settings)
     say_written(output, f"{done.arch}, {done.words} words, {done.senses} senses")
+    if data is not None:
+        reading = ["fairseq-kerbs", "senses", str(output), "--data", str(data)]
+        print(f"read the senses with: {quoted(reading)}")
     command = ["fairseq-train", "DATA", "--user-dir", str(PLUGIN_FOLDER)]
     command += flag_arguments(done.finetuning)
     print(*done.summary, sep="\n")

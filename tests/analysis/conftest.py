@@ -1,8 +1,5 @@
 """A tiny trained model, its data and its training log, made once for all tests of this folder."""
 
-import csv
-import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,6 @@ from fairseq_kerbs.analysis.occurrences import Text
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.data.toy import write_toy_corpus
 from tests.helpers import commands
-from tests.helpers.cli import Capsys, kerbs
 
 SIZES = """--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 16 --decoder-embed-dim 16
     --encoder-ffn-embed-dim 16 --decoder-ffn-embed-dim 16 --encoder-attention-heads 2
@@ -57,22 +53,3 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         (folder / f"{name}.log").write_text(log, encoding="utf-8")
     ours, stock = (folder / name / "checkpoint_last.pt" for name in models)
     return Trained(data, ours, stock, folder / "kerbs.log")
-
-
-Reported = Callable[..., tuple[str, Any, list[dict[str, str]]]]
-
-
-@pytest.fixture
-def reported(tmp_path: Path, capsys: Capsys) -> Reported:
-    """Runs a command; gives what it prints and writes: a text, JSON, and rows of CSV."""
-
-    def run(*command: object) -> tuple[str, Any, list[dict[str, str]]]:
-        json_file = tmp_path / "a.json"
-        csv_file = tmp_path / "a.csv"
-        text = kerbs(capsys, *command, "--json", json_file, "--csv", csv_file)
-        assert f"wrote {json_file}" in text
-        assert f"wrote {csv_file}" in text
-        rows = list(csv.DictReader(csv_file.read_text().splitlines()))
-        return text, json.loads(json_file.read_text()), rows
-
-    return run

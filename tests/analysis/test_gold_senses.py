@@ -13,8 +13,8 @@ from fairseq_kerbs.analysis import gold_senses
 from fairseq_kerbs.analysis import words as entries
 from fairseq_kerbs.analysis.gold_senses import Labelled, compare_with_gold
 from fairseq_kerbs.utils.errors import UserError
-from tests.analysis.conftest import Reported, Trained, text_of
-from tests.helpers.cli import Capsys
+from tests.analysis.conftest import Trained, text_of
+from tests.helpers.cli import Capsys, Reported
 from tests.helpers.fairseq_fixtures import make_model
 
 

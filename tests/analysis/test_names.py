@@ -13,8 +13,8 @@ from fairseq_kerbs.analysis import plots
 from fairseq_kerbs.analysis.names import LEAST_OCCURRENCES, SenseNames, log_odds
 from fairseq_kerbs.analysis.occurrences import Text
 from fairseq_kerbs.checkpoints import load_model_and_task
-from tests.analysis.conftest import Reported, Trained, text_of
-from tests.helpers.cli import Capsys, Patch, kerbs
+from tests.analysis.conftest import Trained, text_of
+from tests.helpers.cli import Capsys, Patch, Reported, kerbs
 
 
 def test_all_outputs_name_a_sense_alike(

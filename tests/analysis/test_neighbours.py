@@ -18,8 +18,8 @@ from fairseq_kerbs.checkpoints import load_layer, load_model_and_task, model_lay
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer, SoftmaxOutputLayer
 from fairseq_kerbs.utils.errors import UserError
-from tests.analysis.conftest import Reported, Trained
-from tests.helpers.cli import Capsys
+from tests.analysis.conftest import Trained
+from tests.helpers.cli import Capsys, Reported
 
 WORDS = ["<s>", "<pad>", "</s>", "<unk>", "quickly", "soon", "red", "blue", "the"]
 QUICKLY, SOON, RED, BLUE, THE = range(4, 9)

@@ -3,10 +3,16 @@
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from fairseq_kerbs.analysis import occurrences
 from fairseq_kerbs.analysis.occurrences import Extras, read_text
-from fairseq_kerbs.analysis.words import joined_words, sense_numbers, sense_of
+from fairseq_kerbs.analysis.words import (
+    joined_words,
+    part_of_a_word,
+    sense_numbers,
+    sense_of,
+)
 from fairseq_kerbs.checkpoints import contexts as passes
 from fairseq_kerbs.checkpoints import load_model_and_task
 from fairseq_kerbs.checkpoints.contexts import batches, contexts_of, sample_of
@@ -57,6 +63,36 @@ def test_senses_are_those_of_the_likelihood(trained: Trained, left_pad_target: b
         assert vectors == {}  # padding is no word
         assert sorted(senses) == sorted(text.tokens["sense"][text.tokens["entry"] == word])
         assert len(contexts_of(model, task, "test", [word], 7)[word]) == 7
+
+
+def test_pieces_of_words_are_those_that_joining_joins() -> None:
+    symbols = ["the", "ban@@", "k", "off@@", "</s>"]
+    drawn = torch.randint(4, (40, 9), generator=torch.Generator().manual_seed(2))
+    target = torch.cat([drawn, torch.full((40, 1), 4)], 1)
+    mask = part_of_a_word(target, symbols)
+    for row, found in zip(drawn.tolist(), mask.tolist()):
+        if row[-1] not in (1, 3):  # else the end of the sentence would be a piece
+            _, positions = joined_words([symbols[entry] for entry in row])
+            whole = {position for position in positions if position is not None}
+            assert {column for column in range(9) if not found[column]} == whole
+
+
+def test_contexts_can_be_of_some_occurrences_alone(trained: Trained) -> None:
+    model, task = load_model_and_task(trained.kerbs, trained.data)
+    the = task.target_dictionary.index("the")
+
+    def even_columns(target: Tensor) -> Tensor:
+        mask = torch.zeros_like(target, dtype=torch.bool)
+        mask[:, ::2] = True
+        return mask
+
+    target = [row for batch in batches(task, "test") for row in batch["target"].tolist()]
+    first = sum(row[::2].count(the) for row in target)
+    every = sum(row.count(the) for row in target)
+    assert 0 < first < every
+    assert len(contexts_of(model, task, "test", [the], 1000, even_columns)[the]) == first
+    assert len(contexts_of(model, task, "test", [the], 1000)[the]) == every
+    assert len(contexts_of(model, task, "test", [the], first - 1, even_columns)[the]) == first - 1
 
 
 def test_a_text_is_thinned_but_its_sample_is_not(trained: Trained, monkeypatch: Patch) -> None:

@@ -18,8 +18,8 @@ from fairseq_kerbs.analysis.projection import Projection
 from fairseq_kerbs.checkpoints import load_layer
 from fairseq_kerbs.training.curve import begins_after
 from fairseq_kerbs.utils.errors import UserError
-from tests.analysis.conftest import Reported, Trained
-from tests.helpers.cli import Capsys, kerbs
+from tests.analysis.conftest import Trained
+from tests.helpers.cli import Capsys, Reported, kerbs
 
 HISTORY = DataFrame(
     {

@@ -33,9 +33,9 @@ from fairseq_kerbs.checkpoints import load_layer, load_model_and_task
 from fairseq_kerbs.kernels import kerbs_kernel
 from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer, SoftmaxOutputLayer
 from fairseq_kerbs.training.sense_updates import summarize
-from tests.analysis.conftest import Reported, Trained, text_of
+from tests.analysis.conftest import Trained, text_of
 from tests.helpers import HANGS
-from tests.helpers.cli import Capsys, Patch, kerbs
+from tests.helpers.cli import Capsys, Patch, Reported, kerbs
 from tests.helpers.fairseq_fixtures import dictionary, make_model
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

@@ -17,7 +17,8 @@ from fairseq_kerbs.analysis.sense_counts import (
 )
 from fairseq_kerbs.checkpoints.contexts import sample_of
 from fairseq_kerbs.senses.partitions import bcubed
-from tests.analysis.conftest import Reported, Trained
+from tests.analysis.conftest import Trained
+from tests.helpers.cli import Reported
 from tests.helpers.fairseq_fixtures import dictionary
 
 GOLD = np.array([0, 0, 0, 1])

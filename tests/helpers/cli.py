@@ -1,5 +1,8 @@
 """Commands of ours run in this process, and short names of pytest's types for signatures."""
 
+from collections.abc import Callable
+from typing import Any
+
 import click
 import pytest
 
@@ -10,6 +13,8 @@ Capsys = pytest.CaptureFixture[str]
 Folders = pytest.TempPathFactory
 Log = pytest.LogCaptureFixture
 Patch = pytest.MonkeyPatch
+Reported = Callable[..., tuple[str, Any, list[dict[str, str]]]]
+"""A command's text, JSON, and rows of CSV, see the fixture ``reported``."""
 
 
 def kerbs(capsys: Capsys, *command: object, status: int = 0) -> str:

@@ -49,7 +49,7 @@ def test_the_block_of_the_readme_runs() -> None:
     assert log_probs.shape == (64, 10_000)
     torch.testing.assert_close(log_probs.exp().sum(1), torch.ones(64))
     each = log_probs.gather(1, names["targets"].unsqueeze(1)).squeeze(1)
-    torch.testing.assert_close(names["output"], each)
+    torch.testing.assert_close(names["target_log_probs"], each)
     torch.testing.assert_close(names["loss"], -each.mean())
     assert all(p.grad is not None for p in names["layer"].parameters())
 

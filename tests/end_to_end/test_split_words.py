@@ -10,9 +10,8 @@ from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
 from fairseq_kerbs.analysis import plots
-from tests.analysis.conftest import Reported
 from tests.analysis.test_report import data_of, legend_of
-from tests.helpers.cli import Capsys, Patch, kerbs
+from tests.helpers.cli import Capsys, Patch, Reported, kerbs
 from tests.helpers.tiny_checkpoint import fairseq_train
 
 FRAMES = [  # what a line is about, in English tokens and in German
@@ -24,6 +23,8 @@ FRAMES = [  # what a line is about, in English tokens and in German
     ("long p@@ ier", "Steg"),
     ("red ban@@ ner", "Fahne"),
     ("bad ban@@ dit", "Räuber"),
+    ("old light", "Lampe"),  # an entry that is a word,
+    ("warm sun@@ light", "Sonne"),  # and a piece of another
 ]
 
 
@@ -126,6 +127,15 @@ def test_a_piece_is_shown_by_its_name_and_each_list_has_its_own_top(
     assert not [one for one in report["words"] if one["word"].endswith("@@")]
 
 
+def test_occurrences_as_a_word_and_as_a_piece_are_told_apart(
+    converted: tuple[Any, ...], capsys: Capsys
+) -> None:
+    text = kerbs(capsys, "senses", *converted, "--word", "light")
+    read = r"light: . senses?, 120 times in the training data, 60 times as"
+    assert re.search(rf"^{read} a word in the lines that were read", text, re.M)
+    assert re.search(rf"^@@{read} a piece of a longer word in the lines", text, re.M)
+
+
 def test_the_page_has_a_list_for_pieces(
     converted: tuple[Any, ...], tmp_path: Path, capsys: Capsys
 ) -> None:
@@ -136,8 +146,8 @@ def test_the_page_has_a_list_for_pieces(
         {one["word"]: one for one in data_of(page, key)} for key in ("words", "pieces")
     )
     assert f"{len(words)} words, {len(pieces)} pieces of words, " in shown
-    assert not set(words) & set(pieces)
-    assert {"sk@@", "p@@", "ier", "ban@@", "ner", "dit"} == set(pieces)
+    assert set(words) & set(pieces) == {"light"}
+    assert {"sk@@", "p@@", "ier", "ban@@", "ner", "dit", "sun@@", "light"} == set(pieces)
     assert list(words).index("bank") < list(words).index("brown")
     assert [words[word]["forms_of_one_word"] for word in ("bank", "brown")] == [False, True]
     ends = {sense["in_words"] for sense in pieces["ier"]["senses"]}
@@ -161,6 +171,10 @@ def test_figures_and_generated_text_tell_forms_from_meanings(
     ]
     legend = [text.get_text() for text in drawn[2].legends[0].get_texts()]
     assert {text.split("\n")[1] for text in legend} == {"skier 60", "pier 60"}
+    # the contexts of a word are without those of the longer words that it ends
+    kerbs(capsys, "plot", "contexts", *converted, "--word", "light", "-o", "a.png")
+    legend = [text.get_text() for text in drawn[3].legends[0].get_texts()]
+    assert sum(int(re.findall(r"\((\d+)\)", text)[0]) for text in legend) == 60
     generated = tmp_path / "generated"
     tokens = "big brown shore bank"
     scores = " ".join(["-1"] * 5)
@@ -182,4 +196,4 @@ def test_a_word_that_is_not_in_the_split_is_refused(
     words = [line.split()[0] for line in path.read_text().splitlines()]
     assert "bandit" not in words
     refused = kerbs(capsys, "senses", model, "--data", data, "--word", "bandit", status=2)
-    assert "no entry for a word that BPE splits" in refused
+    assert "which has no entry for a word that BPE splits, or that was not in" in refused
