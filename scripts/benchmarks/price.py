@@ -1,0 +1,187 @@
+#!/usr/bin/env python
+"""Time of training steps and of beam search on prepared data, next to a softmax.
+
+    python scripts/benchmarks/price.py train DATA softmax=multi30k/transformer_softmax \
+        kerbs=multi30k/transformer_kerbs --output train.csv
+    python scripts/benchmarks/price.py decode DATA softmax=softmax.pt converted=kerbs.pt
+
+The first contestant is the one that the others are divided by. ``NAME=CONFIG,FLAGS`` trains with
+flags after the configuration, ``NAME=CONFIG@FILE`` from the model of a file with senses, whose
+--total-senses and --sense-bias are taken. All contestants run in one process, one after the other
+in every round, so that a busy machine slows all of them. Times are processor time, user and
+system: other programs hardly change it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gc
+import logging
+import os
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils, tasks, utils
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.trainer import Trainer
+
+import fairseq_kerbs
+from fairseq_kerbs.configurations import find_configuration, load_experiment
+from fairseq_kerbs.programs import TRAIN, read_call
+
+Workload = Callable[[], int]
+"""One round of a contestant. It returns the number of updates, or of sentences."""
+
+
+def training_round(data: str, given: str, updates: int) -> Workload:
+    """A trainer as fairseq-train builds it, and its first batches."""
+    config, _, file = given.partition("@")
+    config, *more = config.split(",")
+    extra = shlex.split(" ".join(more))
+    start: Any = None
+    if file:
+        start = torch.load(file, map_location="cpu", weights_only=False)
+        senses = str(start["cfg"]["model"].total_senses)
+        extra += ["--output-layer", "kerbs", "--total-senses", senses, "--sense-bias"]
+        extra += ["--reallocation", "none"]
+    experiment = load_experiment(find_configuration(Path(config)))
+    flags = {**experiment.train, "save-dir": "unused", "cpu": True, "no-save": True}
+    cfg = convert_namespace_to_omegaconf(read_call(TRAIN, data, flags, extra).values)
+    utils.set_torch_seed(cfg.common.seed)
+    task = tasks.setup_task(cfg.task)
+    model = task.build_model(cfg.model)
+    if start is not None:
+        model.load_state_dict(start["model"])
+    task.load_dataset("train")
+    trainer = Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
+    batches = trainer.get_train_iterator(1, load_dataset=False).next_epoch_itr(shuffle=True)
+    chosen = [next(batches) for _ in range(updates)]
+
+    def run() -> int:
+        for batch in chosen:
+            trainer.train_step([batch])
+        return len(chosen)
+
+    return run
+
+
+def decoding_round(data: str, file: str, sentences: int, beam: int) -> Workload:
+    """Beam search of fairseq over the first sentences of the test set, as fairseq-generate."""
+    [model], cfg, task = checkpoint_utils.load_model_ensemble_and_task(
+        [file], arg_overrides={"data": data}
+    )
+    model.eval()
+    model.prepare_for_inference_(cfg)
+    task.load_dataset("test")
+    cfg.generation.beam = beam
+    generator = task.build_generator([model], cfg.generation)
+    batches = task.get_batch_iterator(
+        dataset=task.dataset("test"),
+        max_tokens=None,
+        max_sentences=64,
+        max_positions=(1024, 1024),
+    ).next_epoch_itr(shuffle=False)
+    chosen: list[Any] = []
+    total = 0
+    for batch in batches:
+        if total >= sentences:
+            break
+        chosen.append(batch)
+        total += batch["nsentences"]
+
+    def run() -> int:
+        for batch in chosen:
+            task.inference_step(generator, [model], batch)
+        return total
+
+    return run
+
+
+def measure(workloads: dict[str, Workload], rounds: int) -> list[dict[str, Any]]:
+    """Run every contestant once in each round, in rotated order, after one round to warm up."""
+    rows: list[dict[str, Any]] = []
+    names = list(workloads)
+    for number in range(rounds + 1):
+        shift = number % len(names)
+        for name in names[shift:] + names[:shift]:
+            gc.collect()
+            wall = time.perf_counter()
+            processor = time.process_time()
+            count = workloads[name]()
+            row = {
+                "round": number,
+                "contestant": name,
+                "count": count,
+                "processor_ms": round(1000 * (time.process_time() - processor) / count, 3),
+                "wall_ms": round(1000 * (time.perf_counter() - wall) / count, 3),
+                "load": round(os.getloadavg()[0], 1),
+            }
+            rows.append(row)
+    return rows
+
+
+def summary(rows: list[dict[str, Any]]) -> str:
+    """Median time and the median, lowest and highest ratio to the first contestant."""
+    measured = [row for row in rows if row["round"] > 0]
+    names = list(dict.fromkeys(row["contestant"] for row in rows))
+    by_name = {
+        name: [row["processor_ms"] for row in measured if row["contestant"] == name]
+        for name in names
+    }
+    lines = ["contestant\tms\tratio\tlowest\thighest\twarm-up ms"]
+    for name, times in by_name.items():
+        ratios = [one / base for one, base in zip(times, by_name[names[0]])]
+        first = next(row["processor_ms"] for row in rows if row["contestant"] == name)
+        middle = statistics.median(ratios)
+        lines.append(
+            f"{name}\t{statistics.median(times):.1f}\t{middle:.3f}\t{min(ratios):.3f}"
+            f"\t{max(ratios):.3f}\t{first:.1f}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Read the arguments, measure, and write the rows."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("what", choices=["train", "decode"])
+    parser.add_argument("data", help="folder of fairseq-preprocess")
+    parser.add_argument("contestants", nargs="+", help="NAME=CONFIG or NAME=FILE")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--updates", type=int, default=15, help="updates in a round")
+    parser.add_argument("--sentences", type=int, default=256, help="sentences in a round")
+    parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument("--label", default="", help="first column, such as a revision")
+    parser.add_argument("--output", type=Path, help="CSV to append the rows to")
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING)
+    torch.set_num_threads(1)
+    print(f"# {Path(fairseq_kerbs.__file__).parent}", file=sys.stderr)
+    workloads: dict[str, Workload] = {}
+    for contestant in args.contestants:
+        name, _, given = contestant.partition("=")
+        if args.what == "train":
+            workloads[name] = training_round(args.data, given, args.updates)
+        else:
+            workloads[name] = decoding_round(args.data, given, args.sentences, args.beam)
+    rows = measure(workloads, args.rounds)
+    print(summary(rows))
+    if args.output is not None:
+        new = not args.output.exists()
+        with args.output.open("a", newline="") as file:
+            writer = csv.DictWriter(file, ["label", "what", *rows[0]], lineterminator="\n")
+            if new:
+                writer.writeheader()
+            writer.writerows({"label": args.label, "what": args.what, **row} for row in rows)
+
+
+if __name__ == "__main__":
+    main()
