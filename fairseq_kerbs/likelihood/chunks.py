@@ -244,7 +244,7 @@ class _Several(NamedTuple):
 
     senses: Tensor  # their rows in the table, [S, K]. A single word is there twice
     mask: Tensor  # [S, K]
-    count: int  # S, without the repetition
+    number: int  # S, without the repetition
     alone: Tensor  # numbers of the senses of other words, [V − S]
     is_alone: Tensor  # the same for each sense, [M, 1]
     rows: Tensor  # row of the word of each sense among the S, 0 for those alone, [M]
@@ -254,16 +254,16 @@ class _Several(NamedTuple):
         """Find the words in a table of senses, of which one has several senses at least."""
         has_several = table.mask[:, 1]
         words = has_several.nonzero().squeeze(1)
-        count = len(words)
-        if count == 1:  # torch.compile treats a size of 1 apart
+        number = len(words)
+        if number == 1:  # torch.compile treats a size of 1 apart
             words = words.repeat(2)
         is_alone = ~has_several[table.words]
         rows = torch.zeros_like(table.senses[:, 0])
-        rows[words[:count]] = torch.arange(count, device=words.device)
+        rows[words[:number]] = torch.arange(number, device=words.device)
         return cls(
             senses=table.senses[words],
             mask=table.mask[words],
-            count=count,
+            number=number,
             alone=is_alone.nonzero().squeeze(1),
             is_alone=is_alone.unsqueeze(1),
             rows=rows[table.words],
@@ -406,8 +406,8 @@ class _Chunks:
         alone = logits[several.alone].sum(0)
         return WordLogits(
             values,
-            total=alone + values[: several.count].sum(0),
-            total_mean=alone + means[: several.count].sum(0),
+            total=alone + values[: several.number].sum(0),
+            total_mean=alone + means[: several.number].sum(0),
         )
 
     def _add_gradients(self, tokens: _Tokens, scores: _Scores) -> Tensor:

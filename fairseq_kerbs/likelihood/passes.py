@@ -46,7 +46,7 @@ class LogitGradient(NamedTuple):
         weight, alone, rows, word_logits = self.smoothing
         lowest = torch.finfo(logits.dtype).min
         posteriors = logits.gt(lowest).to(logits.dtype)  # 1, or 0 at the lowest number
-        if word_logits is not None:
+        if word_logits is not None and alone is not None:
             posteriors = torch.where(alone, posteriors, exp(logits - word_logits[rows]))
         return grad_logits - weight * posteriors
 

@@ -61,6 +61,7 @@ def training_round(data: str, given: str, updates: int) -> Workload:
         model.load_state_dict(start["model"])
     task.load_dataset("train")
     trainer = Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
+    task.begin_epoch(1, model)  # where the length of the training decides about compilation
     batches = trainer.get_train_iterator(1, load_dataset=False).next_epoch_itr(shuffle=True)
     chosen = [next(batches) for _ in range(updates)]
 
@@ -104,9 +105,16 @@ def decoding_round(data: str, file: str, sentences: int, beam: int) -> Workload:
     return run
 
 
-def measure(workloads: dict[str, Workload], rounds: int) -> list[dict[str, Any]]:
-    """Run every contestant once in each round, in rotated order, after one round to warm up."""
-    rows: list[dict[str, Any]] = []
+Row = dict[str, Any]
+"""Time of one round of a contestant."""
+
+
+def measure(workloads: dict[str, Workload], rounds: int, keep: Callable[[Row], None]) -> list[Row]:
+    """Run every contestant once in each round, in rotated order, after one round to warm up.
+
+    ``keep`` stores a row, so that a run that is stopped has its finished ones.
+    """
+    rows: list[Row] = []
     names = list(workloads)
     for number in range(rounds + 1):
         shift = number % len(names)
@@ -124,10 +132,11 @@ def measure(workloads: dict[str, Workload], rounds: int) -> list[dict[str, Any]]
                 "load": round(os.getloadavg()[0], 1),
             }
             rows.append(row)
+            keep(row)
     return rows
 
 
-def summary(rows: list[dict[str, Any]]) -> str:
+def summary(rows: list[Row]) -> str:
     """Median time and the median, lowest and highest ratio to the first contestant."""
     measured = [row for row in rows if row["round"] > 0]
     names = list(dict.fromkeys(row["contestant"] for row in rows))
@@ -172,15 +181,19 @@ def main() -> None:
             workloads[name] = training_round(args.data, given, args.updates)
         else:
             workloads[name] = decoding_round(args.data, given, args.sentences, args.beam)
-    rows = measure(workloads, args.rounds)
-    print(summary(rows))
-    if args.output is not None:
+
+    def keep(row: Row) -> None:
+        labelled = {"label": args.label, "what": args.what, **row}
+        if args.output is None:
+            return
         new = not args.output.exists()
         with args.output.open("a", newline="") as file:
-            writer = csv.DictWriter(file, ["label", "what", *rows[0]], lineterminator="\n")
+            writer = csv.DictWriter(file, [*labelled], lineterminator="\n")
             if new:
                 writer.writeheader()
-            writer.writerows({"label": args.label, "what": args.what, **row} for row in rows)
+            writer.writerow(labelled)
+
+    print(summary(measure(workloads, args.rounds, keep)))
 
 
 if __name__ == "__main__":

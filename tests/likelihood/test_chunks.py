@@ -135,8 +135,8 @@ def test_words_with_several_senses_are_found(word_of_sense: list[int]) -> None:
     words = torch.tensor(word_of_sense)
     counts = torch.bincount(words)
     several = _Several.of(build_sense_table(words, 3, 4))
-    assert several.count == int((counts > 1).sum())
-    assert len(several.senses) == max(2, several.count)
+    assert several.number == int((counts > 1).sum())
+    assert len(several.senses) == max(2, several.number)
     for sense, word in enumerate(word_of_sense):
         alone = int(counts[word]) == 1
         assert bool(several.is_alone[sense, 0]) == alone
@@ -172,7 +172,7 @@ def test_ignored_tokens_are_not_computed(monkeypatch: Patch) -> None:
         if reduction == "none":
             assert torch.equal(loss[kept], expected)
             assert not loss[ignored].any()
-        assert_same(found_h[kept], by_h, 1e-6)
+        assert_same([found_h[kept]], [by_h], 1e-6)
         assert not found_h[ignored].any()
         assert_same(found, others, 1e-6)
     p.target[:] = -100
