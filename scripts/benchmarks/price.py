@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import functools
 import gc
 import logging
 import os
@@ -23,9 +24,11 @@ import shlex
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from fairseq import checkpoint_utils, tasks, utils
@@ -34,7 +37,13 @@ from fairseq.trainer import Trainer
 
 import fairseq_kerbs
 from fairseq_kerbs.configurations import find_configuration, load_experiment
+from fairseq_kerbs.likelihood import chunks, custom_operator
+from fairseq_kerbs.models.transformer import KerbsTransformerDecoder
+from fairseq_kerbs.output_layers import OutputLayer
+from fairseq_kerbs.output_layers.composition import ComposedEmbedding
 from fairseq_kerbs.programs import TRAIN, read_call
+from fairseq_kerbs.senses.statistics import SenseStatistics
+from fairseq_kerbs.training.sense_updates import SenseUpdates
 
 Workload = Callable[[], int]
 """One round of a contestant. It returns the number of updates, or of sentences."""
@@ -136,6 +145,57 @@ def measure(workloads: dict[str, Workload], rounds: int, keep: Callable[[Row], N
     return rows
 
 
+PARTS: dict[str, list[tuple[Any, str]]] = {
+    "decoder, forward (all passes)": [(KerbsTransformerDecoder, "extract_features")],
+    "backward of the network": [(torch.Tensor, "backward")],
+    "likelihood": [(custom_operator.Nll, "forward")],
+    "products h w": [(chunks._Chunks, "_products")],
+    "products of the gradients": [(chunks._Chunks, "_add_products")],
+    "logits": [(chunks._Chunks, "_logits")],
+    "sum over senses": [(chunks._Chunks, "_log_sum")],
+    "sums over words": [(chunks._Chunks, "_words")],
+    "gradients by logits": [(chunks._Chunks, "_pass")],
+    "composition of input embeddings": [
+        (ComposedEmbedding, "forward"),
+        (ComposedEmbedding, "embed_sequence"),
+    ],
+    "statistics (Eq. 12, 13)": [(SenseStatistics, "record"), (SenseStatistics, "update")],
+    "hook and logging of senses": [
+        (SenseUpdates, "before_update"),
+        (SenseUpdates, "after_update"),
+    ],
+    "scores of all words": [(OutputLayer, "log_probs")],
+}
+"""Methods whose time is a part of a step or of a search. Some parts contain others."""
+
+
+def time_parts(workload: Workload) -> dict[str, float]:
+    """Processor milliseconds of each part in one round, for each update or sentence."""
+    seconds = dict.fromkeys(PARTS, 0.0)
+
+    def timed(part: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def run(*arguments: Any, **options: Any) -> Any:
+            started = time.process_time()
+            try:
+                return method(*arguments, **options)
+            finally:
+                seconds[part] += time.process_time() - started
+
+        return run
+
+    with ExitStack() as patches:
+        for part, methods in PARTS.items():
+            for owner, name in methods:
+                replaced = timed(part, getattr(owner, name))
+                patches.enter_context(mock.patch.object(owner, name, replaced))
+        started = time.process_time()
+        count = workload()
+        whole = time.process_time() - started
+    found = {"whole": whole, **seconds}
+    return {part: 1000 * value / count for part, value in found.items() if value}
+
+
 def summary(rows: list[Row]) -> str:
     """Median time and the median, lowest and highest ratio to the first contestant."""
     measured = [row for row in rows if row["round"] > 0]
@@ -156,7 +216,7 @@ def summary(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Read the arguments, measure, and write the rows."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -168,9 +228,10 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=15, help="updates in a round")
     parser.add_argument("--sentences", type=int, default=256, help="sentences in a round")
     parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument("--parts", action="store_true", help="also time the parts, in one round")
     parser.add_argument("--label", default="", help="first column, such as a revision")
     parser.add_argument("--output", type=Path, help="CSV to append the rows to")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING)
     torch.set_num_threads(1)
     print(f"# {Path(fairseq_kerbs.__file__).parent}", file=sys.stderr)
@@ -194,6 +255,10 @@ def main() -> None:
             writer.writerow(labelled)
 
     print(summary(measure(workloads, args.rounds, keep)))
+    for name, workload in workloads.items() if args.parts else ():
+        print(f"\n{name}")
+        for part, milliseconds in time_parts(workload).items():
+            print(f"{part}\t{milliseconds:.2f}")
 
 
 if __name__ == "__main__":
