@@ -59,12 +59,23 @@ def pack(b: Tensor) -> Tensor:
     return packed
 
 
+def _takes_onednn(a: Tensor, b: Tensor) -> bool:
+    return _onednn_reads(a) and _onednn_reads(b) and not _mkl_is_faster()
+
+
 def multiply(a: Tensor, b: Tensor) -> Tensor:
     """a bᵀ of [m, k] and [n, k]. b may be the result of :func:`pack`."""
     if b.is_mkldnn:
         return _onednn(a, b) if a.numel() else a.new_empty(a.shape[0], b.shape[0])
-    onednn = _onednn_reads(a) and _onednn_reads(b) and not _mkl_is_faster()
-    return _onednn(a, b) if onednn else a @ b.t()
+    return _onednn(a, b) if _takes_onednn(a, b) else a @ b.t()
+
+
+def writes_products(a: Tensor, b: Tensor, result: Tensor) -> bool:
+    """Whether a bᵀ is written or added to a result without a copy, by torch.mm or torch.addmm.
+
+    oneDNN returns a new matrix, and so does a product that is converted to another dtype.
+    """
+    return a.dtype == b.dtype == result.dtype and not _takes_onednn(a, b)
 
 
 def product_dtype(h: Tensor, w: Tensor) -> torch.dtype:

@@ -15,7 +15,8 @@ steps (:meth:`_Chunks.run`):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_kerbs.kernels import Kernel, safe_norm
-from fairseq_kerbs.kernels.prepared import PreparedSenses, multiply, widen
+from fairseq_kerbs.kernels.prepared import PreparedSenses, multiply, widen, writes_products
 from fairseq_kerbs.likelihood import compilation, passes
 from fairseq_kerbs.likelihood.logsumexp import LogSumExp, logsumexp
 from fairseq_kerbs.likelihood.norms import LossWeights, TargetGradient, WordLogits, norm_rule
@@ -37,6 +38,11 @@ CPU_TOKENS = 256  # maximum size of a chunk on a CPU
 CPU_BYTES = 128 << 20  # maximum size of X on a CPU
 GPU_SHARES = 96, 16  # logits take 1/96 of a GPU's memory in eager mode, 1/16 compiled
 BLOCK = 1 << 18  # products per operation in eager mode
+
+_LAST = (-1,)
+# x, |h|, |w| and θ of the kernel; lse and weight; weight, alone, rows and word logits of smoothing,
+# of which the last has a row for each word with several senses; logits
+_AXES_OF_GRADIENTS = (*[_LAST] * 4, *[_LAST] * 2, *[_LAST] * 3, (0, -1), _LAST)
 
 
 class LossInputs(NamedTuple):
@@ -103,16 +109,16 @@ def row_blocks(values: Tensor, whole: bool = False) -> list[slice]:
 def chunk_size(tokens: int, w: Tensor, compiled: bool, cpu_tokens: int = CPU_TOKENS) -> int:
     """Number of tokens in a chunk, a multiple of :data:`STEP`.
 
-    Compiled chunks on a CPU have one size. Those on a GPU are large, as each updates all of dW.
+    Chunks are as equal as possible. Those on a GPU are large, as each updates all of dW.
     """
     row = 4 * max(1, len(w))  # bytes per token
-    size = min(cpu_tokens, CPU_BYTES // row)
+    most = min(cpu_tokens, CPU_BYTES // row)
     if w.is_cuda:
         memory = torch.cuda.get_device_properties(w.device).total_memory
-        size = memory // GPU_SHARES[compiled] // row
-    if not compiled or w.is_cuda:
-        size = min(size, tokens + STEP - 1)
-    return max(STEP, size // STEP * STEP)
+        most = memory // GPU_SHARES[compiled] // row
+    most = max(STEP, most // STEP * STEP)
+    count = max(1, math.ceil(tokens / most))
+    return max(STEP, math.ceil(tokens / count / STEP) * STEP)
 
 
 def compute_losses(
@@ -125,19 +131,43 @@ def compute_losses(
     """
     check_words(inputs.target, len(inputs.table.senses))
     with torch.no_grad(), torch.autocast(inputs.h.device.type, enabled=False):
-        chunks = _Chunks(inputs, settings, gradients)
-        results = [chunks.run(tokens) for tokens in chunks.tokens(inputs)]
-        losses = TokenLosses(
-            loss=torch.cat([result.losses.loss for result in results]),
-            nll=torch.cat([result.losses.nll for result in results]),
-            sense_prob=torch.cat([result.losses.sense_prob for result in results]),
+        counted = inputs.weight.ne(0.0)
+        if inputs.h.is_cuda or bool(counted.all()):  # a GPU would have to wait for the answer
+            return _losses_of(inputs, settings, gradients)
+        rows = counted.nonzero().squeeze(1)
+        some = inputs._replace(
+            h=inputs.h[rows], target=inputs.target[rows], weight=inputs.weight[rows]
         )
-        for values in losses:
-            values[inputs.weight == 0.0] = 0.0
-        if not gradients:
-            return losses, None
-        grad_h = torch.cat([result.grad_h for result in results if result.grad_h is not None])
-        return losses, InputGradients(grad_h, chunks.grad_w_with_norms(inputs.w), chunks.grad_theta)
+        losses, by_inputs = _losses_of(some, settings, gradients)
+        count = len(counted)
+        losses = TokenLosses(*(_in_rows(values, rows, count) for values in losses))
+        if by_inputs is not None:
+            by_inputs = by_inputs._replace(h=_in_rows(by_inputs.h, rows, count))
+        return losses, by_inputs
+
+
+def _in_rows(values: Tensor, rows: Tensor, count: int) -> Tensor:
+    """Values [n, ...] in the given rows [n] of a tensor with ``count`` rows, 0 elsewhere."""
+    return values.new_zeros(count, *values.shape[1:]).index_copy_(0, rows, values)
+
+
+def _losses_of(
+    inputs: LossInputs, settings: LossSettings, gradients: bool
+) -> tuple[TokenLosses, InputGradients | None]:
+    """:func:`compute_losses` with all tokens, also those of weight 0."""
+    chunks = _Chunks(inputs, settings, gradients)
+    results = [chunks.run(tokens) for tokens in chunks.tokens(inputs)]
+    losses = TokenLosses(
+        loss=torch.cat([result.losses.loss for result in results]),
+        nll=torch.cat([result.losses.nll for result in results]),
+        sense_prob=torch.cat([result.losses.sense_prob for result in results]),
+    )
+    for values in losses:
+        values[inputs.weight == 0.0] = 0.0
+    if not gradients:
+        return losses, None
+    grad_h = torch.cat([result.grad_h for result in results if result.grad_h is not None])
+    return losses, InputGradients(grad_h, chunks.grad_w_with_norms(inputs.w), chunks.grad_theta)
 
 
 class _Tokens(NamedTuple):
@@ -209,6 +239,37 @@ class _Buffers(NamedTuple):
     word_means: Tensor  # of the same size
 
 
+class _Several(NamedTuple):
+    """The S words with several senses, for label smoothing."""
+
+    senses: Tensor  # their rows in the table, [S, K]. A single word is there twice
+    mask: Tensor  # [S, K]
+    number: int  # S, without the repetition
+    alone: Tensor  # numbers of the senses of other words, [V − S]
+    is_alone: Tensor  # the same for each sense, [M, 1]
+    rows: Tensor  # row of the word of each sense among the S, 0 for those alone, [M]
+
+    @classmethod
+    def of(cls, table: SenseTable) -> _Several:
+        """Find the words in a table of senses, of which one has several senses at least."""
+        has_several = table.mask[:, 1]
+        words = has_several.nonzero().squeeze(1)
+        number = len(words)
+        if number == 1:  # torch.compile treats a size of 1 apart
+            words = words.repeat(2)
+        is_alone = ~has_several[table.words]
+        rows = torch.zeros_like(table.senses[:, 0])
+        rows[words[:number]] = torch.arange(number, device=words.device)
+        return cls(
+            senses=table.senses[words],
+            mask=table.mask[words],
+            number=number,
+            alone=is_alone.nonzero().squeeze(1),
+            is_alone=is_alone.unsqueeze(1),
+            rows=rows[table.words],
+        )
+
+
 class _Chunks:
     """Losses of chunks of tokens, and sums of gradients over the chunks."""
 
@@ -223,6 +284,8 @@ class _Chunks:
         self.with_gradients = gradients
         self.compiled = settings.compile and gradients and compilation.worthwhile(len(w))
         self.size = chunk_size(len(inputs.h), w, self.compiled)
+        smoothed = settings.smoothing.word and len(self.table.senses) < len(w)
+        self.several = _Several.of(self.table) if smoothed else None
         self.buffers = self._allocate()
         # sums over the chunks
         new = self.senses.w_norm
@@ -232,17 +295,22 @@ class _Chunks:
 
     def _allocate(self) -> _Buffers:
         new = self.senses.w_norm
-        words = len(self.table.senses)
         senses = len(self.table.words)
         products = 0 if new.is_cuda else senses
-        smoothed = words if self.smoothing.word and words < senses else 0
+        smoothed = 0 if self.several is None else len(self.several.senses)
         sizes = (products, senses, smoothed, smoothed)
-        return _Buffers(*(new.new_zeros(rows * self.size) for rows in sizes))
+        columns = math.ceil(self.size / STEP) * STEP
+        return _Buffers(*(new.new_empty(rows * columns) for rows in sizes))
 
-    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a pass, compiled if that is worth while."""
+    def _call(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        axes: Sequence[compilation.Axes] = (),
+    ) -> Any:
+        """Call a pass, compiled if that is worth while. ``axes``: see :func:`compilation.call`."""
         if self.compiled:
-            return compilation.call(function, *arguments)
+            return compilation.call(function, *arguments, axes=axes)
         return function(*arguments)
 
     def _blocks(self, matrix: Tensor) -> list[slice]:
@@ -260,8 +328,8 @@ class _Chunks:
     def run(self, tokens: _Tokens) -> _ChunkResult:
         """Losses of a chunk. Its gradients by w and θ are added to the sums."""
         count = len(tokens.h)
-        if self.compiled and not tokens.h.is_cuda:  # compiled functions need a fixed size
-            tokens = tokens.padded(self.size)
+        if self.compiled and not tokens.h.is_cuda:  # for aligned rows, and no size 1
+            tokens = tokens.padded(math.ceil(count / STEP) * STEP)
         x = self._products(tokens)
         logits = self._logits(x, tokens.h_norm)
         log_sum = self._log_sum(logits)
@@ -287,8 +355,13 @@ class _Chunks:
             return multiply(w, tokens.mapped)
         columns = len(tokens.target)
         x = self.buffers.x[: len(w) * columns].view(len(w), columns)
-        for rows in row_blocks(x):
-            x[rows, : len(tokens.h)] = widen(multiply(w[rows], tokens.mapped), x.dtype)
+        products = x[:, : len(tokens.h)]
+        if writes_products(w, tokens.mapped, products):
+            torch.mm(w, tokens.mapped.t(), out=products)
+        else:
+            for rows in row_blocks(products):  # a product of all rows would allocate memory
+                products[rows] = widen(multiply(w[rows], tokens.mapped), x.dtype)
+        x[:, len(tokens.h) :] = 0.0
         return x
 
     def _logits(self, x: Tensor, h_norm: Tensor) -> Tensor:
@@ -313,21 +386,29 @@ class _Chunks:
 
     def _words(self, logits: Tensor) -> WordLogits:
         """logsumexp over the senses of each word."""
-        if not len(self.buffers.word_logits):
-            return WordLogits(None, None, logits.sum(0))
-        shape = (len(self.table.senses), logits.shape[1])
+        several = self.several
+        if several is None:
+            total = logits.sum(0)
+            return WordLogits(None, total, total)
+        shape = (len(several.senses), logits.shape[1])
         values = self.buffers.word_logits[: shape[0] * shape[1]].view(shape)
         means = self.buffers.word_means[: shape[0] * shape[1]].view(shape)
         for words in self._blocks(values):
             self._call(
                 passes.write_word_logits,
                 logits,
-                self.table.senses[words],
-                self.table.mask[words],
+                several.senses[words],
+                several.mask[words],
                 values[words],
                 means[words],
+                axes=((-1,), (0,), (0,), (0, -1), (0, -1)),
             )
-        return WordLogits(values, means, values.sum(0))
+        alone = logits[several.alone].sum(0)
+        return WordLogits(
+            values,
+            total=alone + values[: several.number].sum(0),
+            total_mean=alone + means[: several.number].sum(0),
+        )
 
     def _add_gradients(self, tokens: _Tokens, scores: _Scores) -> Tensor:
         """Add to the gradients by w and θ, and return the gradient by h, [n, d].
@@ -372,17 +453,30 @@ class _Chunks:
         for rows in self._blocks(scores.x):
             smoothing = None
             if scores.words is not None:
-                words = self.table.words[rows]
-                smoothing = WordSmoothing(weights.word, words, scores.words.values)
+                smoothing = self._word_smoothing(rows, scores.words, weights)
             gradient = LogitGradient(scores.log_sum.lse, weights.lse, smoothing)
             inputs = self.senses.inputs(scores.x, tokens.h_norm, rows)
             sums = self._call(
-                passes.write_gradients, self.rule, inputs, gradient, scores.logits[rows]
+                passes.write_gradients,
+                self.rule,
+                inputs,
+                gradient,
+                scores.logits[rows],
+                axes=_AXES_OF_GRADIENTS if self.several is not None else (),
             )
             token_sums += sums.h_norm
             self.norm_sums[rows] += sums.w_norm
             self.grad_theta[rows] += sums.theta
         return token_sums
+
+    def _word_smoothing(
+        self, rows: slice, words: WordLogits, weights: LossWeights
+    ) -> WordSmoothing:
+        """What label smoothing adds to the gradient of a block of senses."""
+        several = self.several
+        if several is None:
+            return WordSmoothing(weights.word, None, None, None)
+        return WordSmoothing(weights.word, several.is_alone[rows], several.rows[rows], words.values)
 
     def _add_products(self, tokens: _Tokens, grad_x: Tensor, token_sums: Tensor) -> Tensor:
         """Add P (A h) to the gradient by w, and return the gradient by h from Pᵀ W, [n, d].
@@ -398,9 +492,12 @@ class _Chunks:
             scale = _float16_scale(p, w, tokens.mapped)
             p = p * scale
         p = p.to(w.dtype)
-        for rows in row_blocks(p):  # a product of all rows would allocate memory, which is slow
-            product = multiply(p[rows], tokens.mapped.t()).to(dtype)
-            self.grad_w[rows] += product if scale is None else product / scale
+        if scale is None and writes_products(p, tokens.mapped, self.grad_w):
+            self.grad_w.addmm_(p, tokens.mapped)
+        else:
+            for rows in row_blocks(p):  # a product of all rows would allocate memory
+                product = multiply(p[rows], tokens.mapped.t()).to(dtype)
+                self.grad_w[rows] += product if scale is None else product / scale
         by_mapped = multiply(p.t(), w.t()).to(dtype)
         if scale is not None:
             by_mapped = by_mapped / scale

@@ -24,15 +24,15 @@ from fairseq_kerbs.likelihood.logsumexp import LogSumExp, logsumexp, logsumexp_a
 
 
 class WordLogits(NamedTuple):
-    """logsumexp over the senses of each word, for label smoothing."""
+    """logsumexp over the senses of each word, for label smoothing.
 
-    values: Tensor | None  # [V, n]. None if every word has one sense: they are the logits
-    means: Tensor | None  # mean logit of each word's senses, [V, n]. None in the same case
+    That of a word with one sense is the logit of that sense, so only the S words with several
+    senses are stored.
+    """
+
+    values: Tensor | None  # [S, n]. None if every word has one sense
     total: Tensor  # sum of the values over all words, [n]
-
-    def total_mean(self) -> Tensor:
-        """Sum of the mean logits over all words, [n]."""
-        return self.total if self.means is None else self.means.sum(0)
+    total_mean: Tensor  # sum over all words of the mean logit Σ_m P(m | word) s_m, [n]
 
 
 class LossWeights(NamedTuple):
@@ -142,7 +142,7 @@ class HomogeneousRule(NormRule):
         assert log_sum.mean is not None
         sums = weights.lse * log_sum.mean
         if words is not None:
-            sums -= weights.word * words.total_mean()
+            sums -= weights.word * words.total_mean
         return sums
 
     def slopes(self, logits: Tensor, partials: Partials) -> NormSlopes:

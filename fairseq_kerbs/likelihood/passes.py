@@ -22,8 +22,10 @@ class WordSmoothing(NamedTuple):
     """What label smoothing adds to the gradient by logits, for a block of senses."""
 
     weight: Tensor  # weight of each word's log-probability in the loss, [n]
-    words: Tensor  # word L(m) of each sense of the block, [m]
-    word_logits: Tensor | None  # those of word_logits(), [V, n]. None if all words have one sense
+    # these are None if all words have one sense
+    alone: Tensor | None  # True at senses of the block that are the only one of their word, [m, 1]
+    rows: Tensor | None  # row of each sense's word in ``word_logits``, any row for those alone, [m]
+    word_logits: Tensor | None  # those of word_logits(), [S, n]
 
 
 class LogitGradient(NamedTuple):
@@ -41,11 +43,11 @@ class LogitGradient(NamedTuple):
         grad_logits = exp(logits - self.lse) * self.weight
         if self.smoothing is None:
             return grad_logits
-        weight, words, word_logits = self.smoothing
-        if word_logits is None:
-            posteriors = logits.gt(torch.finfo(logits.dtype).min)  # 1, or 0 at the lowest number
-        else:
-            posteriors = exp(logits - word_logits[words])
+        weight, alone, rows, word_logits = self.smoothing
+        lowest = torch.finfo(logits.dtype).min
+        posteriors = logits.gt(lowest).to(logits.dtype)  # 1, or 0 at the lowest number
+        if word_logits is not None and alone is not None:
+            posteriors = torch.where(alone, posteriors, exp(logits - word_logits[rows]))
         return grad_logits - weight * posteriors
 
 
@@ -82,9 +84,10 @@ def word_logits(logits: Tensor, senses: Tensor, mask: Tensor) -> Tensor:
 def write_word_logits(
     logits: Tensor, senses: Tensor, mask: Tensor, values: Tensor, means: Tensor
 ) -> None:
-    """Write :func:`word_logits` into ``values``, [V, n].
+    """Write :func:`word_logits` of some words into ``values``, [S, n].
 
-    The mean logit of each word's senses, Σ_m P(m | word) s_m, is written into ``means``, [V, n].
+    ``senses`` and ``mask`` are the rows of these words in a table, [S, K]. The mean logit of each
+    word's senses, Σ_m P(m | word) s_m, is written into ``means``, [S, n].
     """
     rows = _rows_by_slot(logits, senses)
     peak, shares = _shares(rows, mask)

@@ -174,6 +174,12 @@ class _LayerConfig(KernelConfig):  # type: ignore[misc]
         "the exact sequential recursion. Incremental decoding is sequential unless this is 0",
         "[-1, inf)",
     )
+    composition_from: float = _flag(
+        0.0,
+        "share of --max-update from which on the passes run in Transformer training. Before, the "
+        "prior is used, which saves their time (ours)",
+        "[0, 1)",
+    )
     sense_bias: bool = _flag(
         False,
         "append a constant 1 to context vectors. The last coordinate of a sense is then its bias, "

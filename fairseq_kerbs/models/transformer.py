@@ -6,10 +6,14 @@ the prior, pass k with the posteriors of pass k − 1; only the last pass has a 
 passes the first k positions are those of the sequential recursion.
 
 Step-by-step decoding is the sequential recursion itself: the features of the step before are kept.
+
+A pass takes the time of a decoder's forward. ``--composition-from`` (ours) trains with the prior
+before a share of the updates.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
@@ -43,13 +47,22 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, transformer.TransformerDecode
 
     Arguments are those of fairseq's decoder. ``embed_tokens`` refers to the output layer.
     ``passes`` refine the posteriors before the last one, −1 for all there can be. Decoding step by
-    step takes all there can be, unless there are none.
+    step takes all there can be, unless there are none. With ``--composition-from`` training has no
+    passes before the update ``first_update``.
     """
+
+    refines = True  # False while a training has not reached ``first_update``
 
     def build_output_projection(self, cfg: Any, dictionary: Any, embed_tokens: Any) -> None:
         """Take the output layer from the embedding that is composed of it."""
         self.output = embed_tokens.layer
         self.passes = int(cfg.composition_passes) if embed_tokens.posterior else 0
+        share = float(getattr(cfg, "composition_from", 0.0))
+        self.first_update = math.ceil(share * int(getattr(cfg, "max_update", None) or 0))
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """Note how many updates are done. fairseq calls this before every update."""
+        self.refines = num_updates >= self.first_update
 
     def extract_features(
         self,
@@ -72,6 +85,8 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, transformer.TransformerDecode
                 incremental_state[_FEATURES] = output[0].clone()
             return output
         passes = self.passes if self.passes >= 0 else prev_output_tokens.shape[1] - 1
+        if not self.refines:
+            passes = 0
         for _ in range(passes):
             with torch.no_grad():
                 features, _ = self._one_pass(embed_next, *inputs)
@@ -111,6 +126,8 @@ class _Transformer(KerbsModel):
     def check(cls, args: Any) -> None:
         """Check sizes, and refuse what an output layer of ours has no use for."""
         refuse_flags(args, cls.arch, "adaptive_softmax_cutoff", *cls.refused)
+        if args.composition_from and not getattr(args, "max_update", None):
+            raise ValueError("--composition-from is a share of --max-update: give that, too.")
         composed = args.input_embedding == "composed"
         if composed and args.decoder_input_dim != args.decoder_output_dim:
             raise ValueError(

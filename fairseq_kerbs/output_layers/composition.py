@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_kerbs.output_layers.base import LookedUp, OutputLayer
+from fairseq_kerbs.torch_compat import is_compiling
 
 
 class ComposedEmbedding(nn.Module):
@@ -77,11 +78,32 @@ class ComposedEmbedding(nn.Module):
         ``contexts`` [..., d] are the context vectors that predicted the words [the prior is used].
         """
         layer = self.layer
-        if layer.total_senses > layer.vocab_size:
+        if layer.total_senses == layer.vocab_size:
+            return self._first_senses(words)
+        # a GPU would have to wait for the number of words with several senses
+        if torch.is_grad_enabled() or is_compiling() or words.is_cuda:
             return self.compose(self.look_up(words), contexts)
-        single = F.embedding(layer.table.senses[words][..., 0], layer.weight)
+        return self._compose_several(words, contexts)
+
+    def _first_senses(self, words: Tensor) -> Tensor:
+        """Embeddings [..., e] of the first senses of words [...]."""
+        layer = self.layer
+        single = F.embedding(layer.table.senses[..., 0][words], layer.weight)
         embedded = single[..., : self.embedding_dim]
         return embedded.masked_fill(words.eq(self.padding_idx).unsqueeze(-1), 0.0)
+
+    def _compose_several(self, words: Tensor, contexts: Tensor | None) -> Tensor:
+        """As :meth:`forward`, but weights are computed for words with several senses alone.
+
+        The only sense of a word has weight 1.
+        """
+        embedded = self._first_senses(words)
+        several = (self.layer.table.mask[:, 1][words] & words.ne(self.padding_idx)).nonzero()
+        if len(several):
+            places = several.unbind(1)
+            of_these = None if contexts is None else contexts[places]
+            embedded[places] = self.compose(self.look_up(words[places]), of_these)
+        return embedded
 
     def embed_sequence(self, words: Tensor, features: Tensor) -> Tensor:
         """Embed an input sequence for a parallel decoder, ŷ_{t−1} at position t: [batch, len, e].

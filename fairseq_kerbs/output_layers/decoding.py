@@ -17,11 +17,15 @@ LARGEST = 1e30
 CPU_TOKENS = 128  # with few senses the logits of a chunk stay in the cache
 
 
+FEW = 0.25  # further senses per word up to which the words keep their order
+
+
 class RankedSenses(NamedTuple):
-    """Senses in an order in which words are summed without a gather.
+    """Senses in an order in which words are summed without a gather of all of them.
 
     First comes the first sense of every word, then the second ones, and so on. Words with more
-    senses come first.
+    senses come first. If few words have several, the first senses are in the order of the words
+    instead, so that only those words cost time.
     """
 
     kernel: Kernel
@@ -31,14 +35,20 @@ class RankedSenses(NamedTuple):
     factors: Tensor | None  # [M], those of Kernel.fold()
     counts: list[int]  # number of words with more than k senses, for k = 0, 1, …
     rows: Tensor  # where each word is among the first senses, [V]
+    several: list[Tensor] | None  # these words for k = 1, 2, …; None if the words are reordered
     places: Tensor  # where each sense is, [M]
 
     @classmethod
     def of(cls, h: Tensor, senses: SenseParameters) -> RankedSenses:
         """Prepare senses for context vectors like h."""
-        words = senses.table.mask.sum(1).sort(descending=True, stable=True).indices
+        few = len(senses.w) - len(senses.table.senses) <= FEW * len(senses.table.senses)
+        numbers = senses.table.mask.sum(1)  # of senses, [V]
+        words = numbers.sort(descending=True, stable=True).indices
+        if few:
+            words = torch.arange(len(words), device=words.device)
         mask = senses.table.mask[words].t()
         order = senses.table.senses[words].t()[mask]  # [M]
+        counts = [count for count in mask.sum(1).tolist() if count]
         kernel = senses.kernel.bind(senses.w.shape[1])
         if kernel.inner_product_at_zero and not senses.theta.any():
             kernel = InnerProductKernel()  # the same to the last bit
@@ -57,8 +67,9 @@ class RankedSenses(NamedTuple):
             w_norm=w_norm,
             theta=theta,
             factors=None if folded is None else folded.factors,
-            counts=mask.sum(1).tolist(),
+            counts=counts,
             rows=words.argsort(),
+            several=[row.nonzero().squeeze(1) for row in mask[1 : len(counts)]] if few else None,
             places=order.argsort(),
         )
 
@@ -66,6 +77,12 @@ class RankedSenses(NamedTuple):
         """Write log-probabilities of all words for a few context vectors, [n, d], to [n, V]."""
         if len(self.counts) == 1:
             torch.log_softmax(self._logits(h), 1, out=scores)
+            return
+        if self.several is not None:
+            words, *others = self._logits(h).split(self.counts, 1)
+            for part, numbers in zip(others, self.several):
+                words[:, numbers] = torch.logaddexp(words[:, numbers], part)
+            torch.log_softmax(words, 1, out=scores)
             return
         if h.device.type == "cpu" and len(h):  # elsewhere the comparisons would wait for a GPU
             words, *others = self._logits(h).exp_().split(self.counts, 1)

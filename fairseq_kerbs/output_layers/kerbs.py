@@ -192,7 +192,7 @@ class KerbsOutputLayer(OutputLayer):
             stepping = training and contexts.is_cuda and found.prepared is not None
             if stepping and worthwhile(self.total_senses):
                 # for one position, starting a hundred operations takes longer than running them
-                return call(posterior_weights, *inputs, axes=(0, 0, 0, 0, -2))
+                return call(posterior_weights, *inputs, axes=((0,), (0,), (0,), (0,), (-2,)))
             return posterior_weights(*inputs)
         with torch.autocast(contexts.device.type, enabled=False):
             logits = prepared.logits_of(found.senses, found.rows, contexts)

@@ -21,6 +21,8 @@ from torch import nn
 
 from fairseq_kerbs import torch_compat
 from fairseq_kerbs.kernels import kernel_options
+from fairseq_kerbs.likelihood import compilation
+from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.utils.dictionaries import check_dictionaries
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import NO_FILE, check_checkpoint, check_whole, is_remote, lock_folder
@@ -96,10 +98,23 @@ def begin(task: Any, model: Any, settings: dict[str, Any], args: Any) -> Any:
         logger.info(f"nothing to do: {updates} updates are done and --max-update is {max_update}")
         raise SystemExit(0)
     task._kerbs_updates.check(model, max_update)
+    expect_updates(model, max_update)
     if not folder or settings.get("no_save") or distributed_utils.get_global_rank() > 0:
         return None
     refusal = f"--save-dir {folder} is in use by another training: wait for it, or name another."
     return lock_folder(Path(str(folder)), refusal)
+
+
+def expect_updates(model: nn.Module, max_update: int) -> None:
+    """Tell the likelihood how long the training is, which decides whether it compiles.
+
+    ``max_update`` is the number of all updates, also those before an interruption. 0 is unknown.
+    """
+    compilation.expect_updates(max_update or None)
+    layers = [module for module in model.modules() if isinstance(module, OutputLayer)]
+    if max_update and distributed_utils.get_global_rank() == 0:
+        for layer in layers:
+            logger.info(compilation.describe(layer.total_senses))
 
 
 def check_resumed(settings: dict[str, Any], task: Any, args: Any) -> int:

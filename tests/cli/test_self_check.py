@@ -77,7 +77,7 @@ def test_compiled_passes_are_compared(monkeypatch: Patch) -> None:
     assert self_check._likelihood(inputs, True).right is None
     monkeypatch.delenv(compilation.SWITCH)
     monkeypatch.setattr(compilation, "_works", True)
-    monkeypatch.setattr(compilation, "_called", set())
+    monkeypatch.setattr(compilation, "_seconds", {})
     monkeypatch.setattr(compilation, "_compiled", lambda function: function)
     assert self_check._likelihood(inputs, True).right
 
@@ -88,7 +88,7 @@ def test_compiled_passes_are_compared(monkeypatch: Patch) -> None:
 
     monkeypatch.setattr(compilation, "_compiled", doubled)
     assert self_check._likelihood(inputs, True).right is False
-    monkeypatch.setattr(compilation, "_called", set())
+    monkeypatch.setattr(compilation, "_seconds", {})
     monkeypatch.setattr(compilation, "_compiled", mock.Mock(side_effect=OSError("no compiler")))
     assert self_check._likelihood(inputs, True).value == "torch.compile failed"
     assert self_check._likelihood(inputs, True).right is None

@@ -341,7 +341,7 @@ class Memory(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        self.products += str(func).split(".")[1] in ("mm", "_linear_pointwise")
+        self.products += str(func).split(".")[1] in ("mm", "addmm_", "_linear_pointwise")
         result = func(*args, **(kwargs or {}))
         for value in result if isinstance(result, tuple | list) else (result,):
             if isinstance(value, Tensor) and value.numel() >= 256:

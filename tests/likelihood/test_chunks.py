@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from fairseq_kerbs.kernels import prepared
 from fairseq_kerbs.likelihood import chunks, compilation, custom_operator
-from fairseq_kerbs.likelihood.chunks import check_words, chunk_size, row_blocks
+from fairseq_kerbs.likelihood.chunks import _Several, check_words, chunk_size, row_blocks
+from fairseq_kerbs.senses import build_sense_table
 from tests.helpers.cli import Patch
 from tests.helpers.likelihood import (
     KERNELS,
@@ -45,7 +47,7 @@ def test_chunks_blocks_and_order_change_nothing(
         assert_same(loss_and_gradients(p, chunk), whole, 1e-12)
     # compiled, tokens without weight fill up the last chunk; here they do it uncompiled
     monkeypatch.setattr(compilation, "worthwhile", lambda _: True)
-    monkeypatch.setattr(compilation, "call", lambda function, *inputs: function(*inputs))
+    monkeypatch.setattr(compilation, "call", lambda function, *inputs, axes: function(*inputs))
     for chunk in (6, 13, 64):
         assert_same(loss_and_gradients(p, chunk), whole, 1e-12)
 
@@ -65,6 +67,7 @@ def test_nothing_is_tokens_by_senses(kernel: str, reduction: str, monkeypatch: P
     monkeypatch.setattr(chunks, "chunk_size", lambda *_: chunk)
     # no mode sees inside an operator
     monkeypatch.setattr(custom_operator, "_run", custom_operator.flat_losses)
+    prepared._has_onednn()  # which tries a product once
     with Memory() as memory:
         nll(p, **options).sum().backward()
     assert memory.largest >= chunk * senses
@@ -114,15 +117,80 @@ def test_gradients_of_a_frequent_word_that_is_certain_do_not_cancel() -> None:
 
 
 def test_sizes_of_chunks_on_a_cpu() -> None:
-    """They are multiples of 32, and X has at most 128 MiB. Compiled chunks all have one size."""
+    """They are multiples of 32 and as equal as possible, and X has at most 128 MiB."""
     w = torch.empty(6000, 1)
-    assert chunk_size(5, w, compiled=False) == 32
-    assert chunk_size(33, w, compiled=False) == 64
-    assert chunk_size(5, w, compiled=True) == 256
+    for compiled in (False, True):
+        assert chunk_size(0, w, compiled) == 32
+        assert chunk_size(5, w, compiled) == 32
+        assert chunk_size(33, w, compiled) == 64
+        assert chunk_size(256, w, compiled) == 256
+        assert chunk_size(257, w, compiled) == 160
     assert chunk_size(1000, w, compiled=False) == 256
     assert chunk_size(1000, w, compiled=False, cpu_tokens=128) == 128
     assert chunk_size(1000, torch.empty(200_000, 1), compiled=False) == 160
     assert chunk_size(1000, torch.empty(10**7, 1), compiled=True) == 32
+
+
+@pytest.mark.parametrize("word_of_sense", [[0, 1, 2, 1], [2, 0, 0, 1, 1, 2], [0, 1, 1, 2, 1, 2]])
+def test_words_with_several_senses_are_found(word_of_sense: list[int]) -> None:
+    words = torch.tensor(word_of_sense)
+    counts = torch.bincount(words)
+    several = _Several.of(build_sense_table(words, 3, 4))
+    assert several.number == int((counts > 1).sum())
+    assert len(several.senses) == max(2, several.number)
+    for sense, word in enumerate(word_of_sense):
+        alone = int(counts[word]) == 1
+        assert bool(several.is_alone[sense, 0]) == alone
+        assert (sense in several.alone.tolist()) == alone
+        if not alone:
+            row = int(several.rows[sense])
+            found = several.senses[row][several.mask[row]]
+            assert sorted(found.tolist()) == (words == word).nonzero().flatten().tolist()
+
+
+def test_ignored_tokens_are_not_computed(monkeypatch: Patch) -> None:
+    """They cost nothing on a CPU, and the others get what they would get alone."""
+    p = make_problem(9, dtype=torch.float32)
+    ignored = torch.tensor([1, 2, 5, 8])
+    kept = torch.tensor([0, 3, 4, 6, 7])
+    some = p._replace(h=p.h.detach()[kept], target=p.target[kept]).to(torch.float32)
+    expected = nll(some, reduction="none", label_smoothing=0.1)
+    by_h, *others = gradients(expected.sum(), some)
+    p.target[ignored] = -100
+    computed: list[int] = []
+    original = chunks._Chunks.run
+
+    def run(self: Any, tokens: Any) -> Any:
+        computed.append(len(tokens.h))
+        return original(self, tokens)
+
+    monkeypatch.setattr(chunks._Chunks, "run", run)
+    for reduction in ("sum", "none"):
+        computed.clear()
+        loss = nll(p, reduction=reduction, label_smoothing=0.1)
+        assert sum(computed) == len(kept)
+        found_h, *found = gradients(loss.sum(), p)
+        if reduction == "none":
+            assert torch.equal(loss[kept], expected)
+            assert not loss[ignored].any()
+        assert_same([found_h[kept]], [by_h], 1e-6)
+        assert not found_h[ignored].any()
+        assert_same(found, others, 1e-6)
+    p.target[:] = -100
+    assert nll(p).item() == 0.0
+
+
+@pytest.mark.parametrize("mkl", [False, True])
+def test_products_are_the_same_with_and_without_a_copy(mkl: bool, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(prepared, "_mkl_is_faster", lambda: mkl)
+    p = make_problem(40, 40, 110, 7, dtype=torch.float32)
+    a, b, result = p.w.detach(), p.h.detach(), torch.empty(110, 40)
+    assert prepared.writes_products(a, b, result) == (mkl or not prepared._has_onednn())
+    assert not prepared.writes_products(a, b, result.double())
+    wide = p.to(torch.float64)
+    with chunks_of(15):
+        found = gradients(nll(p, label_smoothing=0.1), p)
+    assert_same(found, gradients(nll(wide, label_smoothing=0.1), wide), 1e-5)
 
 
 def test_blocks_of_rows_cover_a_matrix_once(monkeypatch: Patch) -> None:

@@ -36,7 +36,8 @@ def _fresh(monkeypatch: Patch) -> Iterator[None]:
     """Nothing is compiled, logged or broken yet, and nothing will stay so."""
     torch._dynamo.reset()
     monkeypatch.setattr(compilation, "_works", True)
-    monkeypatch.setattr(compilation, "_called", set())
+    monkeypatch.setattr(compilation, "_seconds", {})
+    monkeypatch.setattr(compilation, "_updates", None)
     yield
     torch._dynamo.reset()
 
@@ -166,6 +167,37 @@ def test_passes_are_compiled_only_where_that_pays(monkeypatch: Patch) -> None:
     assert asked == []
     monkeypatch.setattr(torch_compat, "COMPILES", False)
     assert run(many, "1") == []
+
+
+@pytest.mark.parametrize(
+    ("senses", "updates", "compiled"),
+    [
+        (2000, None, False),
+        (4096, None, True),
+        (2000, 1999, False),
+        (2000, 2000, True),
+        (100_000, 39, False),
+        (100_000, 40, True),
+    ],
+)
+def test_a_training_compiles_if_it_is_long_enough(
+    senses: int, updates: int | None, compiled: bool, monkeypatch: Patch
+) -> None:
+    monkeypatch.delenv(compilation.SWITCH, raising=False)
+    compilation.expect_updates(updates)
+    assert compilation.worthwhile(senses) == compiled
+    if updates is not None:
+        said = compilation.describe(senses)
+        assert f"{senses} senses and {updates} updates" in said
+        assert ("is compiled" in said) == compiled
+        assert f"{compilation.SWITCH}={0 if compiled else 1}" in said
+    monkeypatch.setenv(compilation.SWITCH, "0")
+    assert not compilation.worthwhile(senses)
+    monkeypatch.setenv(compilation.SWITCH, "1")
+    assert compilation.worthwhile(senses)
+    monkeypatch.setattr(torch_compat, "COMPILES", False)
+    assert not compilation.worthwhile(senses)
+    assert "cannot compile" in compilation.describe(senses)
 
 
 class Model(nn.Module):

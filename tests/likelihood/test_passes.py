@@ -7,6 +7,7 @@ from torch import Tensor
 from fairseq_kerbs.kernels import build_kernel
 from fairseq_kerbs.kernels.prepared import PreparedSenses
 from fairseq_kerbs.likelihood import passes
+from fairseq_kerbs.likelihood.chunks import _Several
 from fairseq_kerbs.likelihood.norms import HOMOGENEOUS
 from fairseq_kerbs.likelihood.passes import LogitGradient, WordSmoothing
 from fairseq_kerbs.senses import build_sense_table
@@ -39,7 +40,7 @@ def logits_and_gradient(p: Problem, weight: Tensor, word_weight: Tensor) -> tupl
     return logits.detach().t(), gradient.t()
 
 
-@pytest.mark.parametrize("total", [11, 29])
+@pytest.mark.parametrize("total", [11, 12, 29])
 @pytest.mark.parametrize("smoothed", [False, True])
 def test_the_gradient_by_logits_is_that_of_autograd(total: int, smoothed: bool) -> None:
     p = make_problem(6, 11, total)
@@ -49,8 +50,12 @@ def test_the_gradient_by_logits_is_that_of_autograd(total: int, smoothed: bool) 
     smoothing = None
     if smoothed:
         table = build_sense_table(p.word_of_sense, 11)
-        words = passes.word_logits(logits, table.senses, table.mask) if total > 11 else None
-        smoothing = WordSmoothing(word_weight, p.word_of_sense, words)
+        if total > 11:
+            several = _Several.of(table)
+            words = passes.word_logits(logits, several.senses, several.mask)
+            smoothing = WordSmoothing(word_weight, several.is_alone, several.rows, words)
+        else:
+            smoothing = WordSmoothing(word_weight, None, None, None)
     gradient = LogitGradient(logits.logsumexp(0), weight, smoothing)
     torch.testing.assert_close(gradient.of(logits), expected)
     # the lowest number stands for a sense that is left out

@@ -2,6 +2,7 @@
 
 import itertools
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
+from fairseq_kerbs.utils.errors import UserError
 from tests.helpers import fairseq_fixtures as tiny
 from tests.helpers.fairseq_fixtures import (
     ALL_MODELS,
@@ -276,6 +278,32 @@ def test_attention_of_hypotheses_is_that_of_the_last_pass(passes: int) -> None:
             # [src_len, len]; fairseq leaves out the last step's of hypotheses cut at max_len
             expected = extra["attn"][0][0].t()
             torch.testing.assert_close(hypothesis["attention"], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_prior_is_used_before_a_share_of_the_updates() -> None:
+    """Then the passes run. A model that is not trained, as in decoding, has them."""
+    torch.manual_seed(1)
+    model = make_model("transformer", composition_from=0.25, max_update=10)
+    batch = tiny.make_batch()["net_input"]
+
+    def features() -> Tensor:
+        with torch.no_grad():
+            found: Tensor = model(**batch)[0]
+            return found
+
+    with mock.patch.object(model.decoder, "passes", 0):
+        by_prior = features()
+    with mock.patch.object(model.decoder, "passes", 1):
+        refined = features()
+    assert not torch.allclose(by_prior, refined)
+    torch.testing.assert_close(features(), refined, rtol=0, atol=0)
+    for updates, expected in ((0, by_prior), (2, by_prior), (3, refined), (9, refined)):
+        model.set_num_updates(updates)  # as fairseq's task before an update
+        torch.testing.assert_close(features(), expected, rtol=0, atol=0)
+    with pytest.raises(UserError, match="--composition-from is a share of --max-update"):
+        make_model("transformer", composition_from=0.25)
+    with pytest.raises(UserError, match="--composition-from"):
+        make_model("transformer", composition_from=1.0, max_update=10)
 
 
 @pytest.mark.parametrize("name", ["transformer", "lstm", "gru_lm", "fairseq_lstm"])

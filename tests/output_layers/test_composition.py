@@ -1,6 +1,7 @@
 """Composed input embeddings (Eq. 6–7): weights, positions, padding, gradients."""
 
 import copy
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -46,6 +47,37 @@ def test_prior_is_uniform_for_words_that_never_occurred_and_is_rounded_once() ->
     assert torch.equal(
         prior_weights(usage[table.senses], table.mask), (used / used.sum(1, keepdim=True)).float()
     )
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_without_gradient_only_words_with_several_senses_are_composed(
+    given: bool, bias: bool, monkeypatch: Patch
+) -> None:
+    """The result is the same to the last bit, also for padding and where no word has several."""
+    layer, _ = make_layer()
+    embed = ComposedEmbedding(layer, PAD, sense_bias=bias)
+    contexts = torch.randn(*WORDS.shape, 7, dtype=torch.float64) if given else None
+    expected = embed.compose(embed.look_up(WORDS), contexts)
+    composed: list[Tensor] = []
+    look_up = embed.look_up
+
+    def note(words: Tensor, prepare: bool = False) -> Any:
+        composed.append(words)
+        return look_up(words, prepare)
+
+    monkeypatch.setattr(embed, "look_up", note)
+    with torch.no_grad():
+        assert torch.equal(embed(WORDS, contexts), expected)
+        several = layer.senses_per_word()[WORDS].gt(1) & WORDS.ne(PAD)
+        assert torch.equal(composed.pop(), WORDS[several])
+        single = WORDS[~several]
+        flat = None if contexts is None else contexts[~several]
+        assert torch.equal(embed(single, flat), expected[~several])
+    assert not composed
+    assert len(single)
+    embed(WORDS, contexts)  # with a gradient all words are
+    assert composed[0] is WORDS
 
 
 @pytest.mark.parametrize("kernel", ["kerbs", "kerbs_released", "lin"])

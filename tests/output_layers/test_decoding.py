@@ -70,6 +70,28 @@ def test_words_of_two_senses_with_logits_of_any_size(shift: float) -> None:
         torch.testing.assert_close(scores.double(), expected, rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize("kernel", ["kerbs", "lin"])
+@pytest.mark.parametrize("shift", [-200.0, 0.0, 200.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_few_words_with_several_senses(dtype: torch.dtype, shift: float, kernel: str) -> None:
+    """One word with two and one with three keep the order of the words."""
+    p = make_problem(24, 12, 15, dtype=dtype)
+    order = torch.tensor([9, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 4, 9])
+    p = p._replace(word_of_sense=order, theta=p.theta if kernel == "kerbs" else 0 * p.theta)
+    with torch.no_grad():
+        p.h[:, -1] = 1.0
+        p.w[:] = 0.1 * p.w
+        p.w[:, -1] = shift - 2.0 * (torch.arange(15) % 2)
+    expected = naive_word_log_probs(naive_logits(*p.leaves, kernel).double(), order, 12)
+    scores, ranked = score_words(p.h, senses_of(p, kernel))
+    assert ranked.counts == [12, 2, 1]
+    assert [words.tolist() for words in ranked.several or []] == [[4, 9], [9]]
+    tolerance = 1e-9 if dtype == torch.float64 else 2e-4
+    torch.testing.assert_close(scores.double(), expected, rtol=0, atol=tolerance)
+    more = make_problem(24, 12, 16)  # more than a quarter of a sense per word
+    assert RankedSenses.of(more.h, senses_of(more)).several is None
+
+
 def test_kerbs_is_folded_where_theta_is_not_zero() -> None:
     """Senses that all have θ = 0 are scored by the inner product, which has the same logits."""
     p = make_problem(5, 12, 30, dtype=torch.float32)
