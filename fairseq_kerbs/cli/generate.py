@@ -197,9 +197,9 @@ def generate(
     _choose_threads(experiment, data, call)
     sentences = sentences_of(first_data, call.values.gen_subset)
     with atomic_write(output) as stream:
-        status = run_fairseq(command, stdout=stream)
+        status = run_fairseq(command, call, Path(save_dir), stdout=stream)
         if status:
-            raise SystemExit(status)  # fairseq-generate has printed why
+            raise SystemExit(status)  # it has been said why
         if sentences is not None:  # it shares the place in the file with the program
             stream.write(count_line(call.values.gen_subset, sentences) + "\n")
     if print_senses:
@@ -293,7 +293,7 @@ def translate(
         _write_raw_data(Path(raw), folder, (source, target), texts, print_senses)
         ours = ["-s", source, "-t", target, "--gen-subset", "test", "--dataset-impl", "raw"]
         ours.append("--skip-invalid-size-inputs-valid-test")
-        best = _generated(call, Path(raw), ours, print_senses=print_senses)
+        best = _generated(call, Path(raw), ours, Path(save_dir), print_senses=print_senses)
     results = [""] * len(lines)
     long = []
     for number, text in enumerate(texts):
@@ -347,7 +347,7 @@ def check_text_call(call: Call) -> None:
 
 
 def _generated(
-    call: Call, data: Path, ours: Sequence[str], *, print_senses: bool
+    call: Call, data: Path, ours: Sequence[str], save_dir: Path, *, print_senses: bool
 ) -> dict[str, dict[int, str]]:
     """The best hypotheses (H) of fairseq-generate, and their senses (K), by number from 0.
 
@@ -357,6 +357,7 @@ def _generated(
         call: the call of fairseq-generate for the data of the model.
         data: folder with the text, which replaces those data.
         ours: arguments that override those of the call.
+        save_dir: folder for the traceback of a program that fails.
         print_senses: whether the senses are added.
     """
     from fairseq_kerbs.data.generated import best, read_generated
@@ -365,7 +366,7 @@ def _generated(
     log = data / "log"
     command = [find_program(call.program), str(data), *call.arguments[1:], *ours]
     with log.open("w") as stderr, output.open("w") as stdout:
-        status = run_fairseq(command, stdout, stderr.fileno())
+        status = run_fairseq(command, call, save_dir, stdout, stderr.fileno())
     if status != 0:
         errors = (line for line in read_lines(log) if not _NO_ERROR.search(line))
         print(*errors, sep="\n", file=sys.stderr)

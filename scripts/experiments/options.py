@@ -15,6 +15,10 @@ A try ends in one of these outcomes:
 * ``fails``: it fails with the plugin's architecture alone.
 * ``not run``: ``options.yaml`` says what it needs.
 
+What is refused or fails in fairseq-train and fairseq-generate is tried again with ``fairseq-kerbs
+train`` and ``generate``, whose configuration has the other flags. The last column has their exit
+status and sentence.
+
 With the Transformer, every option of fairseq-train and fairseq-generate is tried. With the other
 models, and with the other programs, those of the model, of the task and of the data, and those that
 neither of the two programs has.
@@ -54,7 +58,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PLUGIN = ROOT / "fairseq_kerbs"
 SETTINGS: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 LIMIT = 120  # seconds, after which a try counts as failed
-COLUMNS = ("program", "model", "option", "value", "with", "outcome", "sentence")
+COLUMNS = ("program", "model", "option", "value", "with", "outcome", "sentence", "fairseq-kerbs")
 LANGUAGES = ("de", "en")
 SPLITS = {"train": 40, "valid": 12, "test": 12}
 _SMALL_TRANSFORMER = (
@@ -81,6 +85,8 @@ Other programs take these options and do not read them: there one choice is trie
 """
 TRAINING = ("criterion", "optimizer", "lr-scheduler", "task", "ddp-backend", "dataset-impl")
 """Options of which fairseq-train is tried with every choice, and other programs with one."""
+COMMANDS = {"fairseq-train": "train", "fairseq-generate": "generate"}
+"""Commands of ours that run a program, which is also the name of its flags in a configuration."""
 COMPLETE = (("fairseq-train", "transformer_kerbs"), ("fairseq-generate", "transformer_kerbs"))
 """Programs and models of which every option is tried."""
 
@@ -204,6 +210,7 @@ class Row:
     outcome: str
     sentence: str
     logs: Mapping[str, str] = field(default_factory=dict)
+    command: str = ""  # exit status and sentence of our command, if it was tried
 
     def as_json(self) -> str:
         """One line, which :func:`read_rows` reads."""
@@ -213,7 +220,7 @@ class Row:
         """Texts of :data:`COLUMNS`."""
         case = self.case
         start = [case.program, case.model, case.option, case.value or ""]
-        return [*start, shlex.join(case.company), self.outcome, self.sentence]
+        return [*start, shlex.join(case.company), self.outcome, self.sentence, self.command]
 
 
 # ------------------------------------------------------------------ which options there are
@@ -525,12 +532,65 @@ def judged(case: Case, work: Path) -> Row:
     ours = attempt(case, work, stock=False)
     if ours.fault == "":
         return Row(case, "works", "", {"ours": ours.log})
+    command = with_command(case, work) if case.program in COMMANDS else ""
     if ours.fault == "refused":
-        return Row(case, "refused", _plain(ours.sentence, work), {"ours": ours.log})
+        return Row(case, "refused", _plain(ours.sentence, work), {"ours": ours.log}, command)
     stock = attempt(case, work, stock=True)
     logs = {"ours": ours.log, "stock": stock.log}
     outcome = "fails in stock" if stock.fault else "fails"
-    return Row(case, outcome, _plain(ours.sentence, work), logs)
+    return Row(case, outcome, _plain(ours.sentence, work), logs, command)
+
+
+def with_command(case: Case, work: Path) -> str:
+    """Exit status and errors of the command of ours that runs a program, for a case."""
+    program = PROGRAMS[case.program]
+    model = MODELS[case.model]
+    folder = work / "ours" / model.name
+    data = work / ("lm" if model.language_model else "pairs") / (case.data or "mmap")
+    checkpoint = folder / "checkpoint_last.pt"
+    places = {
+        "work": str(work),
+        "checkpoint": str(checkpoint),
+        "plugin": str(PLUGIN),
+        "source": LANGUAGES[0],
+        "target": LANGUAGES[1],
+    }
+    flags = f"{program.flags} {model.flags}" if case.program == "fairseq-train" else program.flags
+    section = COMMANDS[case.program]
+    words = [_filled(word, places) for word in shlex.split(flags)]
+    with tempfile.TemporaryDirectory(dir=work) as here:
+        config = Path(here, "flags.yaml")
+        config.write_text(yaml.safe_dump({section: _as_flags(words)}), "utf-8")
+        log = Path(here, "log")
+
+        def run() -> None:
+            from fairseq_kerbs.cli import main as command
+
+            os.chdir(here)
+            given = [_filled(word, places) for word in case.arguments]
+            raise SystemExit(command([section, str(config), str(data), "save", *given]))
+
+        environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        (status,) = _wait([_fork(run, log, environment)])
+        text = log.read_text(encoding="utf-8", errors="replace")
+    if "Traceback (most recent call last)" in text:
+        return f"{status}: a traceback"
+    errors = [line for line in text.splitlines() if re.match(r"[\w-]+: error: ", line)]
+    return _plain(f"{status}: {' / '.join(errors)}", work)
+
+
+def _as_flags(words: Sequence[str]) -> dict[str, str | bool]:
+    """Flags of a configuration from words of a command line."""
+    flags: dict[str, str | bool] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            name = word[2:]
+            flags[name] = True
+        else:
+            flags[name] = word
+    flags.pop("save-dir", None)  # an argument of the command
+    return flags
 
 
 def _without_places(log: str) -> str:
@@ -696,12 +756,12 @@ def warm_up() -> None:
 
 
 def read_rows(path: Path) -> dict[Case, Row]:
-    """Rows of an earlier run that need not be tried again: all but failures."""
+    """Rows of an earlier run that need not be tried again: all but failures and refusals."""
     found = {}
     for line in path.read_text("utf-8").splitlines() if path.is_file() else ():
         row = json.loads(line)
         case = Case(**{**row.pop("case"), "company": tuple(json.loads(line)["case"]["company"])})
-        if not row["outcome"].startswith("fails"):
+        if not row["outcome"].startswith(("fails", "refused")):
             found[case] = Row(case, **row)
     return found
 
@@ -754,7 +814,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=Path,
         metavar="FILE",
         help="write each row with its logs to FILE. Rows that are there are not tried again, but "
-        "for failures",
+        "for failures and refusals",
     )
     parser.add_argument("--jobs", type=int, default=1, help="number of tries at a time")
     return parser.parse_args(arguments)
