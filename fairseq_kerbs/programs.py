@@ -274,6 +274,8 @@ def _import_user_folder(arguments: Sequence[str]) -> None:
         raise UserError(f"--user-dir {folder}: there is no such folder; name another")
     try:
         utils.import_user_module(Namespace(user_dir=folder))
+    except SystemExit as refusal:  # of another copy of this package, and of our fairseq
+        raise UserError(str(refusal).partition("error: ")[2] or str(refusal)) from refusal
     except Exception as error:
         raise UserError(f"--user-dir {folder} cannot be imported ({reason_of(error)})") from error
 

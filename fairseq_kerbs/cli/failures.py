@@ -22,7 +22,10 @@ TRACEBACK = "traceback.txt"
 """File in SAVE_DIR with the whole message of a program that has failed."""
 
 _ORDINARY = frozenset(
-    ("batch_size", "beam", "cpu", "data", "lr", "max_tokens", "max_update", "path", "save_dir")
+    (
+        *("batch_size", "beam", "cpu", "data", "log_format", "log_interval", "lr", "max_len_a"),
+        *("max_len_b", "max_tokens", "max_update", "num_workers", "path", "save_dir", "seed"),
+    )
 )
 """Flags that nearly every line of fairseq could name, which are to blame only in the sentence."""
 
@@ -39,7 +42,14 @@ def say_failure(call: Call, failure: Failure, folder: Path) -> int:
         UserError: flags of the call are to blame.
     """
     named = flags_to_blame(call, failure)
+    possible = [] if named else _given_at_start(call, failure)
     where = _write_traceback(folder, failure.text)
+    if len(possible) > 1:
+        raise UserError(
+            f"{call.program} failed ({failure.error}), perhaps by one of {', '.join(possible)}; "
+            f"see {where}"
+        )
+    named = named or possible
     if named:
         raise UserError(
             f"{call.program} cannot serve {' and '.join(named)} here ({failure.error}); leave "
@@ -67,8 +77,7 @@ def flags_to_blame(call: Call, failure: Failure) -> list[str]:
     """Flags of a call that the failing lines read, with their values if these choose a part.
 
     Those of the command line come before those of the configuration, and inner lines before outer
-    ones. If no line reads one, all of the command line are to blame for what failed at the start.
-    None is where memory, a disk or a device failed.
+    ones. None is to blame where memory, a disk or a device failed.
     """
     if failure.of_system:
         return []
@@ -78,27 +87,33 @@ def flags_to_blame(call: Call, failure: Failure) -> list[str]:
                 _shown(call, name)
                 for name in sorted(names & call.actions.keys())
                 if (number == 0 or name not in _ORDINARY)
-                and not _names_of(call, name).isdisjoint(words)
+                and not _names_of(call, name, in_sentence=number == 0).isdisjoint(words)
             ]
             if found:
                 return found
-    if not failure.at_start:
+    return []
+
+
+def _given_at_start(call: Call, failure: Failure) -> list[str]:
+    """Flags of the command line, if no batch has been computed."""
+    if failure.of_system or not failure.at_start:
         return []
     given = (call.on_command_line & call.actions.keys()) - _ORDINARY
     return [_shown(call, name) for name in sorted(given)]
 
 
-def _names_of(call: Call, name: str) -> set[str]:
-    """What stands for a flag in a line of code.
+def _names_of(call: Call, name: str, *, in_sentence: bool) -> set[str]:
+    """What stands for a flag in a line of code, or in the sentence of an exception.
 
-    One that chooses a part stands for its choice, and for the class and the module of that part.
+    One that chooses a part stands for its choice, and for the class and the module of that part. A
+    sentence may have the value of a flag alone.
     """
     from fairseq_kerbs.programs import names_of_part
 
-    if not _chooses(call, name):
-        return {name}
-    choice = getattr(call.values, name)
-    return {word.lower() for word in (choice, *names_of_part(name, choice))}
+    value = getattr(call.values, name, None)
+    if isinstance(value, str) and _chooses(call, name):
+        return {word.lower() for word in (value, *names_of_part(name, value))}
+    return {name, value.lower()} if in_sentence and isinstance(value, str) else {name}
 
 
 def _chooses(call: Call, name: str) -> bool:

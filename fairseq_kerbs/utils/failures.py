@@ -44,7 +44,7 @@ class Failure:
     of_system: bool
     """Whether memory, a disk or a device failed, so that no flag is to blame."""
     at_start: bool
-    """Whether no batch was being computed, so that a flag is likely to blame."""
+    """Whether no batch has been computed, so that a flag is likely to blame."""
     places: list[list[str]]
     """Words of the sentence, then those of the failing lines in fairseq, the innermost first."""
     text: str
@@ -104,9 +104,20 @@ def failure_of(error: Exception, text: str) -> Failure:
     return Failure(
         error=sentence,
         of_system=_is_of_system(error),
-        at_start=_STEPS.isdisjoint(function for _, _, function in _FRAME.findall(text)),
+        at_start=_is_at_start(error, text),
         places=[_words_of(str(error)), *places],
         text=text,
+    )
+
+
+def _is_at_start(error: Exception, text: str) -> bool:
+    """Tell whether no batch was being computed, or the first one."""
+    if _STEPS.isdisjoint(function for _, _, function in _FRAME.findall(text)):
+        return True
+    counters = {"train": "i", "_main": "num_sentences"}  # in the loops of fairseq's programs
+    return any(
+        frame.f_code.co_name in counters and frame.f_locals.get(counters[frame.f_code.co_name]) == 0
+        for frame, _ in traceback.walk_tb(error.__traceback__)
     )
 
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from fairseq_kerbs.programs import TRAIN, read_call
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.failures import Failure
 from tests.helpers.cli import Capsys, Patch, kerbs
-from tests.helpers.commands import stand_ins
 
 TRAINING = (
     "arch: lstm_kerbs, hidden-size: 6, embed-dim: 4, criterion: kerbs_cross_entropy, "
@@ -42,12 +40,6 @@ FAILING = {
     "train --dataset-impl cached": "--dataset-impl cached here (AssertionError: ",
 }
 """Commands that fail within fairseq, and whom the sentence blames."""
-
-
-@pytest.fixture
-def standing_in(monkeypatch: Patch) -> None:
-    """Programs of fairseq's start without their imports."""
-    monkeypatch.setattr(sys, "executable", str(stand_ins() / "python"))
 
 
 @pytest.mark.slow
@@ -102,7 +94,7 @@ def test_a_flag_of_two_parts_is_refused_before(
 
 
 def call_with(*words: str, data: str = "data") -> Any:
-    flags: dict[str, Any] = {"arch": "lstm_kerbs", "optimizer": "adam", "lr": "1", "seed": "2"}
+    flags: dict[str, Any] = {"arch": "lstm_kerbs", "optimizer": "adam", "lr": "1", "dropout": "0"}
     return read_call(TRAIN, data, flags, words)
 
 
@@ -117,14 +109,17 @@ def test_which_flags_are_to_blame() -> None:
     assert flags_to_blame(call, failure("a b", "clip_norm", "patience")) == ["--clip-norm"]
     assert flags_to_blame(call, failure("", "patience clip_norm")) == ["--clip-norm", "--patience"]
     # the configuration's, and a part that it chooses
-    assert flags_to_blame(call, failure("", "seed", "adam")) == ["--seed"]
+    assert flags_to_blame(call, failure("", "dropout", "adam")) == ["--dropout"]
     assert flags_to_blame(call, failure("", "fairseqadam")) == ["--optimizer adam"]
     # what every line could name is to blame in the sentence alone
     assert flags_to_blame(call, failure("", "lr")) == []
     assert flags_to_blame(call, failure("lr")) == ["--lr"]
     assert flags_to_blame(call, failure("none")) == []
-    assert flags_to_blame(call, failure("none", at_start=True)) == ["--clip-norm", "--patience"]
     assert flags_to_blame(call, failure("patience", of_system=True, at_start=True)) == []
+    # a sentence may have the value alone
+    named = call_with("--best-checkpoint-metric", "blue", "--patience", "3")
+    assert flags_to_blame(named, failure("blue")) == ["--best-checkpoint-metric"]
+    assert flags_to_blame(named, failure("", "blue")) == []
 
 
 def test_no_flag_is_to_blame(tmp_path: Path, capsys: Capsys) -> None:
@@ -140,6 +135,18 @@ def test_no_flag_is_to_blame(tmp_path: Path, capsys: Capsys) -> None:
     said = capsys.readouterr().err
     assert said.startswith("text\nfairseq-kerbs: error: ")
     assert said.endswith("; see above\n")
+    assert say_failure(call, failure("none", at_start=True), tmp_path) == 1
+
+
+def test_flags_that_may_be_to_blame(tmp_path: Path) -> None:
+    """At the start those of the command line are, but for what nearly every command has."""
+    both = call_with("--patience", "3", "--clip-norm", "1", "--max-update", "5")
+    with pytest.raises(UserError, match="perhaps by one of --clip-norm, --patience; see"):
+        say_failure(both, failure("none", at_start=True), tmp_path)
+    one = call_with("--patience", "3", "--max-update", "5")
+    with pytest.raises(UserError, match="cannot serve --patience here"):
+        say_failure(one, failure("none", at_start=True), tmp_path)
+    assert say_failure(one, failure("none", of_system=True, at_start=True), tmp_path) == 1
     both = call_with("--patience", "3", "--clip-norm", "1")
     with pytest.raises(
         UserError, match=r"--clip-norm and --patience here .*; leave one of them out"

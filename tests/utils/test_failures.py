@@ -74,8 +74,14 @@ def test_another_branch_is_no_condition(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_was_being_computed(tmp_path: Path) -> None:
-    found = within_fairseq(tmp_path, "def train_step():\n    {}[1]\ntrain_step()\n")
-    assert not found.at_start
+    """The first one is the start, too."""
+    step = "def train_step():\n    {}[1]\n"
+    loop = "def train():\n    i = {}\n    train_step()\ntrain()\n"
+    for number, at_start in ((1, False), (0, True)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        found = within_fairseq(folder, step + loop.replace("{}", str(number)))
+        assert found.at_start == at_start
 
 
 @pytest.mark.parametrize(
