@@ -300,6 +300,8 @@ def _parse(program: str, parser: argparse.ArgumentParser, arguments: Sequence[st
         values, unknown = parser.parse_known_args(words)
         if program == TRAIN and (values.arch is None or values.optimizer is None):
             return values  # incomplete, with flags of parts that nobody has named
+        if unknown and unknown[0] == words[0]:  # its parser has no place for a folder of data
+            raise UserError(f"--task {values.task} reads no data; take another --task")
         if unknown:
             parser.error(f"unrecognized arguments: {' '.join(unknown)}")
         for action in parser._actions:

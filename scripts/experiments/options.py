@@ -44,6 +44,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -459,12 +460,11 @@ def attempt(case: Case, work: Path, *, stock: bool) -> Ended:
     """Try a case with the plugin's model, or with fairseq's."""
     program = PROGRAMS[case.program]
     model = MODELS[case.model]
-    folder = work / ("stock" if stock else "ours") / model.name
     source, target = LANGUAGES
     data = work / ("lm" if model.language_model else "pairs") / (case.data or "mmap")
     places = {
         "work": str(work),
-        "checkpoint": str(folder / "checkpoint_last.pt"),
+        "checkpoint": _checkpoint_of(case, work, stock=stock),
         "plugin": str(PLUGIN),
         "source": source,
         "target": target,
@@ -491,6 +491,14 @@ def attempt(case: Case, work: Path, *, stock: bool) -> Ended:
         text += (cwd / "log.txt").read_text("utf-8") if (cwd / "log.txt").is_file() else ""
     command = shlex.join([case.program, *arguments])
     return _judge(statuses, text, program.done, f"$ {command}\n".replace(str(work), "WORK"))
+
+
+def _checkpoint_of(case: Case, work: Path, *, stock: bool) -> str:
+    """The checkpoint that a case reads, or "" if it reads none."""
+    words = f"{PROGRAMS[case.program].flags} {' '.join(case.arguments)}"
+    if "{checkpoint}" not in words:
+        return ""
+    return str(_checkpoint(work, MODELS[case.model], stock=stock))
 
 
 def _ranks(processes: int) -> list[dict[str, str]]:
@@ -545,12 +553,10 @@ def with_command(case: Case, work: Path) -> str:
     """Exit status and errors of the command of ours that runs a program, for a case."""
     program = PROGRAMS[case.program]
     model = MODELS[case.model]
-    folder = work / "ours" / model.name
     data = work / ("lm" if model.language_model else "pairs") / (case.data or "mmap")
-    checkpoint = folder / "checkpoint_last.pt"
     places = {
         "work": str(work),
-        "checkpoint": str(checkpoint),
+        "checkpoint": _checkpoint_of(case, work, stock=False),
         "plugin": str(PLUGIN),
         "source": LANGUAGES[0],
         "target": LANGUAGES[1],
@@ -607,8 +613,11 @@ def _plain(sentence: str, work: Path) -> str:
 # ------------------------------------------------------------------ data
 
 
-def prepare(work: Path) -> None:
-    """Write text, data in every form, and a model of one update for each model."""
+def prepare(work: Path, cases: Sequence[Case]) -> None:
+    """Write text, data in every form, and what else the cases need.
+
+    Models that are read are trained with the first case that reads them, see :func:`_checkpoint`.
+    """
     from fairseq_kerbs.data.toy import write_toy_corpus
     from fairseq_kerbs.utils.files import read_lines
 
@@ -649,15 +658,30 @@ def prepare(work: Path) -> None:
         rows = (f"{word} {' '.join(['0.1'] * 8)}\n" for word in entries)
         (work / f"embeddings.{language}").write_text(f"{len(entries)} 8\n{''.join(rows)}", "utf-8")
     (work / "align_dictionary").write_text("haus house\n", "utf-8")
-    for model in MODELS.values():
-        for stock in (False, True):
-            _train(work, model, stock=stock)
-            saved = work / ("stock" if stock else "ours") / model.name
-            shutil.copy(saved / "checkpoint_last.pt", saved / "checkpoint_last_part.pt")
-    shutil.copytree(work / "stock" / "gru_lm_kerbs", work / "language_model")
-    shutil.copytree(work / "pairs" / "mmap", work / "pairs" / "with_lm")
-    for folder in (work / "language_model", work / "pairs" / "with_lm"):
-        shutil.copy(work / "lm" / "mmap" / "dict.txt", folder)
+    if any(_reads_language_model(case) for case in cases):
+        model = MODELS["gru_lm_kerbs"]
+        shutil.copytree(_checkpoint(work, model, stock=True).parent, work / "language_model")
+        shutil.copytree(work / "pairs" / "mmap", work / "pairs" / "with_lm")
+        for folder in (work / "language_model", work / "pairs" / "with_lm"):
+            shutil.copy(work / "lm" / "mmap" / "dict.txt", folder)
+
+
+def _reads_language_model(case: Case) -> bool:
+    return case.data == "with_lm" or any("language_model" in word for word in case.arguments)
+
+
+def _checkpoint(work: Path, model: Model, *, stock: bool) -> Path:
+    """Checkpoint of a model after one update, which is trained if it is not there."""
+    folder = work / ("stock" if stock else "ours") / model.name
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(dir=work) as here:
+            made = Path(here, "model")
+            _train(work, model, made, stock=stock)
+            shutil.copy(made / "checkpoint_last.pt", made / "checkpoint_last_part.pt")
+            folder.parent.mkdir(exist_ok=True)
+            with suppress(OSError):  # another job was faster
+                made.rename(folder)
+    return folder / "checkpoint_last.pt"
 
 
 def _write_huffman(work: Path) -> None:
@@ -698,8 +722,7 @@ def _preprocess(work: Path, flags: str) -> None:
     _must(_fork(run, work / "log", {}), work / "log")
 
 
-def _train(work: Path, model: Model, *, stock: bool) -> None:
-    folder = work / ("stock" if stock else "ours") / model.name
+def _train(work: Path, model: Model, folder: Path, *, stock: bool) -> None:
     data = work / ("lm" if model.language_model else "pairs") / "mmap"
     flags = model.stock_flags if stock else model.flags
 
@@ -710,7 +733,7 @@ def _train(work: Path, model: Model, *, stock: bool) -> None:
         sys.argv = ["fairseq-train", *shlex.split(arguments)]
         cli_main()
 
-    _must(_fork(run, work / "log", {}), work / "log")
+    _must(_fork(run, folder.parent / "log", {}), folder.parent / "log")
 
 
 def _must(child: int, log: Path) -> None:
@@ -838,8 +861,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     done = read_rows(args.rows) if args.rows is not None else {}
     with tempfile.TemporaryDirectory(prefix="fairseq-kerbs-options-") as temporary:
         work = Path(temporary).resolve()
-        prepare(work)
-        for row in tried([case for case in cases if case not in done], work, args.jobs):
+        new = [case for case in cases if case not in done]
+        prepare(work, new)
+        for row in tried(new, work, args.jobs):
             done[row.case] = row
             if row.outcome != "works":
                 print(json.dumps(row.cells(), ensure_ascii=False), flush=True)
