@@ -602,6 +602,7 @@ def _as_flags(words: Sequence[str]) -> dict[str, str | bool]:
 def _without_places(log: str) -> str:
     """A log in which folders of this machine have names of what they are."""
     log = re.sub(r"/\S*?fairseq-kerbs-options-\w+", "WORK", log)
+    log = log.replace(sys.prefix, "CHECKOUT/.venv")  # where scripts/install.sh puts it
     return log.replace(str(ROOT), "CHECKOUT").replace(sys.base_prefix, "PYTHON")
 
 
