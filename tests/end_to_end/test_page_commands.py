@@ -42,7 +42,7 @@ GPU = "needs a GPU"
 NOT_RUN = {
     r"(\S+=\S+ )?pip install ": INSTALLS,
     r"scripts/install\.sh": INSTALLS,
-    r"make |scripts/test\.sh": DEVELOPS,
+    r"make |scripts/(test|release)\.sh": DEVELOPS,
     r"(\.venv/bin/)?python -m pytest ": DEVELOPS,
     r".* mutmut run": DEVELOPS,
     r"scripts/quickstart\.sh": "installs and trains; tests/end_to_end/test_scripts.py runs it",
