@@ -85,5 +85,8 @@ if __name__ != "fairseq_kerbs":
     _import_as_fairseq_kerbs()
 # importing fairseq takes seconds, so this package never imports it first
 elif "fairseq" in sys.modules:
+    from fairseq_kerbs.utils.failures import report_failures
+
+    report_failures()
     import fairseq_kerbs.torch_compat  # noqa: F401  (first: it refuses versions too old)
     from fairseq_kerbs import criterions, models  # noqa: F401

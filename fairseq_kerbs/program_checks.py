@@ -12,6 +12,8 @@ import argparse
 import ast
 import json
 import math
+import re
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -71,6 +73,8 @@ def check_call(call: Call, data: str, *, dry_run: bool = False) -> None:
     check_languages(call, data)
     _check_splits(call, data, shown_only=dry_run)
     if call.program == TRAIN:
+        _check_unused_splits(call, data)
+        _check_alignments(call, data)
         _check_beginning(call)
         if not dry_run:
             _check_complete(call)
@@ -180,6 +184,12 @@ def _check_together(call: Call) -> None:
                 f"--diverse-beam-groups {groups} does not divide --beam {beam}; give --beam "
                 f"{groups * max(1, round(beam / groups))}"
             )
+        if values["shard_id"] >= values["num_shards"]:
+            raise UserError(
+                f"--shard-id {values['shard_id']} is none of the --num-shards "
+                f"{values['num_shards']} parts, which count from 0; give --shard-id "
+                f"{values['num_shards'] - 1}, or more parts"
+            )
         if values["replace_unk"] is not None and values["dataset_impl"] != "raw":
             raise UserError(
                 "--replace-unk reads text and no binarized data, so generate cannot serve it; "
@@ -267,6 +277,10 @@ def _check_beginning(call: Call) -> None:
     save_dir = Path(values["save_dir"])
     if not values.get("no_save"):
         check_can_write(save_dir, "--save-dir", folder=True)
+    if values.get("tensorboard_logdir"):
+        check_can_write(Path(values["tensorboard_logdir"]), "--tensorboard-logdir", folder=True)
+    if values.get("log_file"):
+        check_can_write(Path(values["log_file"]), "--log-file")
     if restored != LAST:
         if restored != NO_FILE and not is_remote(restored):
             check_checkpoint(Path(restored.replace(".pt", f"{suffix}.pt")), "--restore-file")
@@ -292,7 +306,7 @@ def check_languages(call: Call, data: str) -> tuple[str, str] | None:
     values = vars(call.values)
     if "source_lang" not in values or "target_lang" not in values:
         return None
-    if not _is_translation(str(values.get("task"))):
+    if not is_translation(call):
         return None
     given = {name: values[name] for name in ("source_lang", "target_lang") if values[name]}
     there = languages_in(data)
@@ -318,11 +332,12 @@ def check_languages(call: Call, data: str) -> tuple[str, str] | None:
     return pair
 
 
-def _is_translation(task: str) -> bool:
+def is_translation(call: Call) -> bool:
+    """Tell whether the task of a call is translation, or derived from it."""
     from fairseq.tasks import TASK_REGISTRY
     from fairseq.tasks.translation import TranslationTask
 
-    kind = TASK_REGISTRY.get(task)
+    kind = TASK_REGISTRY.get(str(vars(call.values).get("task")))
     return kind is not None and issubclass(kind, TranslationTask)
 
 
@@ -356,3 +371,35 @@ def _check_splits(call: Call, data: str, *, shown_only: bool) -> None:
                 raise UserError(
                     f"{call.flag(name)} {split}: {folder} has no such split; {found}{without}"
                 )
+
+
+def _check_unused_splits(call: Call, data: str) -> None:
+    """Refuse further splits for validation that no flag is about, as fairseq does.
+
+    It does so after it has built the model, and by a flag that it does not have.
+    """
+    from fairseq.data.data_utils import raise_if_valid_subsets_unintentionally_ignored
+
+    read = Namespace(dataset=call.values, task=Namespace(data=data))
+    try:
+        raise_if_valid_subsets_unintentionally_ignored(read)
+    except ValueError:
+        more = [split for split in splits_in(Path(data.split(":")[0])) if split != "valid"]
+        numbered = [split for split in more if re.match(r"valid*[0-9]", split)]
+        raise UserError(
+            f"{data} has further splits for validation ({', '.join(numbered)}); give "
+            "--ignore-unused-valid-subsets for those of --valid-subset alone, or "
+            "--combine-valid-subsets and --upsample-primary 1 for all of them as one"
+        ) from None
+
+
+def _check_alignments(call: Call, data: str) -> None:
+    """Check that there are the alignments that a flag names. fairseq trains without them."""
+    if not vars(call.values).get("load_alignments"):
+        return
+    for split in call.values.train_subset.split(","):
+        if not any(Path(data.split(":")[0]).glob(f"{split}.align.*")):
+            raise UserError(
+                f"--load-alignments: {data} has no {split}.align.*, which fairseq-preprocess makes "
+                "of the file of --align-suffix; leave it out"
+            )

@@ -160,15 +160,27 @@ def _choosers() -> list[str]:
     return ["arch", "task", *REGISTRIES]
 
 
-def _flags_of(chooser: str, choice: Any) -> set[str]:
-    """Flags of the part that a value chooses, such as those of an optimizer."""
+def _part(chooser: str, choice: Any) -> Any:
+    """The class that a value chooses, such as an optimizer, or None."""
     from fairseq.models import ARCH_MODEL_REGISTRY
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_REGISTRY
 
     own: dict[str, Any] = {"arch": ARCH_MODEL_REGISTRY, "task": TASK_REGISTRY}
-    registry = own[chooser] if chooser in own else REGISTRIES[chooser]["registry"]
-    part = registry.get(choice)
+    if chooser in own:
+        return own[chooser].get(choice)
+    return REGISTRIES[chooser]["registry"].get(choice) if chooser in REGISTRIES else None
+
+
+def names_of_part(chooser: str, choice: Any) -> set[str]:
+    """Names of the class that a value chooses and of its module, without packages."""
+    part = _part(chooser, choice)
+    return set() if part is None else {part.__name__, part.__module__.rpartition(".")[2]}
+
+
+def _flags_of(chooser: str, choice: Any) -> set[str]:
+    """Flags of the part that a value chooses, such as those of an optimizer."""
+    part = _part(chooser, choice)
     if part is None:
         return set()
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -229,12 +241,26 @@ def _parser_of(program: str, arguments: Sequence[str]) -> argparse.ArgumentParse
             )
             _add_flags(ARCH_MODEL_REGISTRY[arch], group)
     if chosen.task in TASK_REGISTRY:
-        _add_flags(TASK_REGISTRY[chosen.task], parser)
+        _add_flags_beside(parser, TASK_REGISTRY[chosen.task], "task", chosen)
     for chooser, parts in REGISTRIES.items():
         choice = getattr(chosen, chooser, None)
         if choice in parts["registry"]:
-            _add_flags(parts["registry"][choice], parser)
+            _add_flags_beside(parser, parts["registry"][choice], chooser, chosen)
     return parser
+
+
+def _add_flags_beside(
+    parser: argparse.ArgumentParser, part: Any, chooser: str, chosen: Namespace
+) -> None:
+    """Add the flags of a part, which may be named like flags of another one."""
+    try:
+        _add_flags(part, parser)
+    except argparse.ArgumentError as error:
+        others = [f"--arch {chosen.arch}"] if getattr(chosen, "arch", None) else ["others"]
+        raise UserError(
+            f"--{chooser.replace('_', '-')} {getattr(chosen, chooser)} and {others[0]} do not go "
+            f"together, as fairseq says ({error}); leave one of them out"
+        ) from None
 
 
 def _import_user_folder(arguments: Sequence[str]) -> None:
@@ -248,6 +274,8 @@ def _import_user_folder(arguments: Sequence[str]) -> None:
         raise UserError(f"--user-dir {folder}: there is no such folder; name another")
     try:
         utils.import_user_module(Namespace(user_dir=folder))
+    except SystemExit as refusal:  # of another copy of this package, and of our fairseq
+        raise UserError(str(refusal).partition("error: ")[2] or str(refusal)) from refusal
     except Exception as error:
         raise UserError(f"--user-dir {folder} cannot be imported ({reason_of(error)})") from error
 
@@ -272,6 +300,8 @@ def _parse(program: str, parser: argparse.ArgumentParser, arguments: Sequence[st
         values, unknown = parser.parse_known_args(words)
         if program == TRAIN and (values.arch is None or values.optimizer is None):
             return values  # incomplete, with flags of parts that nobody has named
+        if unknown and unknown[0] == words[0]:  # its parser has no place for a folder of data
+            raise UserError(f"--task {values.task} reads no data; take another --task")
         if unknown:
             parser.error(f"unrecognized arguments: {' '.join(unknown)}")
         for action in parser._actions:

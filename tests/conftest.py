@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.helpers.tiny_checkpoint import binarized_corpus
 
     return binarized_corpus(tmp_path_factory.mktemp("data"), {"train": 60, "valid": 8, "test": 1})
+
+
+@pytest.fixture
+def standing_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs of fairseq's that commands of this process start do so without their imports."""
+    from tests.helpers.commands import stand_ins
+
+    monkeypatch.setattr(sys, "executable", str(stand_ins() / "python"))
 
 
 @pytest.fixture(autouse=True)

@@ -12,12 +12,13 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from fairseq_kerbs.cli.parameters import FILE, no_flag
-from fairseq_kerbs.utils.errors import REFUSALS
+from fairseq_kerbs.utils.failures import REFUSAL, REPORTS, read_failure
 from fairseq_kerbs.utils.processes import run_program
 from fairseq_kerbs.utils.threads import limit_threads, one_thread
 
 if TYPE_CHECKING:
     from fairseq_kerbs.configurations import Experiment
+    from fairseq_kerbs.programs import Call
 
 SMALL = 256
 """Largest width of a decoder for which one thread is enough: two gain little, and lose much beside
@@ -90,19 +91,37 @@ def choose_threads(training: argparse.Namespace) -> None:
 
 
 def run_fairseq(
-    command: Sequence[str], stdout: IO[str] | None = None, stderr: int | None = None
+    command: Sequence[str],
+    call: Call,
+    folder: Path,
+    stdout: IO[str] | None = None,
+    stderr: int | None = None,
 ) -> int:
     """Run a program of fairseq's; return its exit status, as a shell says that a signal ended it.
 
     It is 2 for what this package refuses there, although Python ends such a program with 1.
+
+    Args:
+        command: the program and its arguments.
+        call: the call that the arguments are of.
+        folder: folder for the traceback of a program that fails, see :func:`.say_failure`.
+        stdout: where it writes its output [where this process does].
+        stderr: where it writes its messages [where this process does].
+
+    Raises:
+        UserError: it fails by a flag of the call.
     """
-    with tempfile.TemporaryDirectory(prefix="fairseq-kerbs-") as folder:
-        refusals = Path(folder) / "refusals"
-        os.environ[REFUSALS] = str(refusals)
+    from fairseq_kerbs.cli.failures import say_failure
+
+    with tempfile.TemporaryDirectory(prefix="fairseq-kerbs-") as reports:
+        os.environ[REPORTS] = reports
         try:
             status = run_program(command, stdout, stderr)
         finally:
-            del os.environ[REFUSALS]
-        if status == 1 and refusals.exists():
+            del os.environ[REPORTS]
+        if status == 1 and Path(reports, REFUSAL).exists():
             return 2
+        failure = read_failure(Path(reports))
+    if status > 0 and failure is not None:
+        return say_failure(call, failure, folder)
     return status if status >= 0 else 128 - status

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -121,6 +121,32 @@ def check_checkpoints(call: Call) -> None:
         check_checkpoint(checkpoint, "--path")
 
 
+def check_direction(call: Call, source: str, target: str) -> None:
+    """Raise a UserError if a model of the other direction is named.
+
+    With a joined dictionary fairseq would translate the wrong way without a word.
+
+    Args:
+        call: the call, whose checkpoints are there.
+        source: source language of the translation.
+        target: its target language.
+    """
+    from fairseq_kerbs.checkpoints import read_checkpoint
+    from fairseq_kerbs.program_checks import checkpoints_of
+
+    for checkpoint in checkpoints_of(call):
+        try:
+            task = read_checkpoint(checkpoint)["cfg"]["task"]
+        except (UserError, KeyError, TypeError):  # which fairseq itself may read
+            continue
+        trained = task if isinstance(task, Mapping) else vars(task)
+        if (trained.get("source_lang"), trained.get("target_lang")) == (target, source):
+            raise UserError(
+                f"{checkpoint} was trained to translate from {target} to {source}, not from "
+                f"{source} to {target}; give --source-lang {target} --target-lang {source}"
+            )
+
+
 @click.command(
     "generate",
     cls=Command,
@@ -173,7 +199,7 @@ def generate(
     from fairseq_kerbs.data.generated import count_line, sentences_of
     from fairseq_kerbs.data.prepare import target_rules
     from fairseq_kerbs.evaluation import bleu
-    from fairseq_kerbs.program_checks import check_call, check_languages
+    from fairseq_kerbs.program_checks import check_call, check_languages, is_translation
 
     experiment = load_experiment(config, data)
     call = plan_generation(experiment, data, save_dir, passed_on, print_senses=print_senses)
@@ -194,12 +220,14 @@ def generate(
     if dry_run:
         return 0
     check_checkpoints(call)
+    if is_translation(call):
+        check_direction(call, *languages_of_text(call, data))
     _choose_threads(experiment, data, call)
     sentences = sentences_of(first_data, call.values.gen_subset)
     with atomic_write(output) as stream:
-        status = run_fairseq(command, stdout=stream)
+        status = run_fairseq(command, call, Path(save_dir), stdout=stream)
         if status:
-            raise SystemExit(status)  # fairseq-generate has printed why
+            raise SystemExit(status)  # it has been said why
         if sentences is not None:  # it shares the place in the file with the program
             stream.write(count_line(call.values.gen_subset, sentences) + "\n")
     if print_senses:
@@ -280,6 +308,7 @@ def translate(
     source, target = languages_of_text(call, data)
     check_text_call(call)
     check_checkpoints(call)
+    check_direction(call, source, target)
     _choose_threads(experiment, data, call)
     reading, segment = preparation_of(folder, source)
     writing, _ = preparation_of(folder, target)
@@ -293,7 +322,7 @@ def translate(
         _write_raw_data(Path(raw), folder, (source, target), texts, print_senses)
         ours = ["-s", source, "-t", target, "--gen-subset", "test", "--dataset-impl", "raw"]
         ours.append("--skip-invalid-size-inputs-valid-test")
-        best = _generated(call, Path(raw), ours, print_senses=print_senses)
+        best = _generated(call, Path(raw), ours, Path(save_dir), print_senses=print_senses)
     results = [""] * len(lines)
     long = []
     for number, text in enumerate(texts):
@@ -347,7 +376,7 @@ def check_text_call(call: Call) -> None:
 
 
 def _generated(
-    call: Call, data: Path, ours: Sequence[str], *, print_senses: bool
+    call: Call, data: Path, ours: Sequence[str], save_dir: Path, *, print_senses: bool
 ) -> dict[str, dict[int, str]]:
     """The best hypotheses (H) of fairseq-generate, and their senses (K), by number from 0.
 
@@ -357,6 +386,7 @@ def _generated(
         call: the call of fairseq-generate for the data of the model.
         data: folder with the text, which replaces those data.
         ours: arguments that override those of the call.
+        save_dir: folder for the traceback of a program that fails.
         print_senses: whether the senses are added.
     """
     from fairseq_kerbs.data.generated import best, read_generated
@@ -365,7 +395,7 @@ def _generated(
     log = data / "log"
     command = [find_program(call.program), str(data), *call.arguments[1:], *ours]
     with log.open("w") as stderr, output.open("w") as stdout:
-        status = run_fairseq(command, stdout, stderr.fileno())
+        status = run_fairseq(command, call, save_dir, stdout, stderr.fileno())
     if status != 0:
         errors = (line for line in read_lines(log) if not _NO_ERROR.search(line))
         print(*errors, sep="\n", file=sys.stderr)

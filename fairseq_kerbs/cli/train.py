@@ -156,7 +156,7 @@ def _run_steps(experiment: Experiment, training: Training, *, dry_run: bool) -> 
 
     def run_step(step: Sequence[str]) -> None:
         announce(experiment.files, quoted(step), dropped)
-        status = 0 if dry_run else run_fairseq(step)
+        status = 0 if dry_run else run_fairseq(step, whole, Path(training.save_dir))
         if status != 0:
             raise SystemExit(status)
 
@@ -177,4 +177,4 @@ def _run_steps(experiment: Experiment, training: Training, *, dry_run: bool) -> 
     if dry_run:
         return 0
     with events:
-        return run_fairseq(command)
+        return run_fairseq(command, call, Path(training.save_dir))

@@ -8,9 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from textwrap import shorten
 
-REFUSALS = "FAIRSEQ_KERBS_REFUSALS"
-"""Environment variable: a file that exists after a UserError. By this a command of ours tells a
-refusal from a failure of the program that it runs, whose exit status is 1 in both cases."""
+from fairseq_kerbs.utils.failures import REFUSAL, REPORTS
 
 
 class UserError(SystemExit):
@@ -28,9 +26,9 @@ class UserError(SystemExit):
         super().__init__(sentence)
         self.program = program
         self.code = f"{program or 'fairseq_kerbs'}: error: {sentence}"
-        if REFUSALS in os.environ:
+        if REPORTS in os.environ:
             with suppress(OSError):
-                Path(os.environ[REFUSALS]).touch()
+                Path(os.environ[REPORTS], REFUSAL).touch()
 
 
 def sentence_of(error: BaseException) -> str | None:

@@ -15,6 +15,10 @@ A try ends in one of these outcomes:
 * ``fails``: it fails with the plugin's architecture alone.
 * ``not run``: ``options.yaml`` says what it needs.
 
+What is refused or fails in fairseq-train and fairseq-generate is tried again with ``fairseq-kerbs
+train`` and ``generate``, whose configuration has the other flags. The last column has their exit
+status and sentence.
+
 With the Transformer, every option of fairseq-train and fairseq-generate is tried. With the other
 models, and with the other programs, those of the model, of the task and of the data, and those that
 neither of the two programs has.
@@ -40,6 +44,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,7 +59,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PLUGIN = ROOT / "fairseq_kerbs"
 SETTINGS: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 LIMIT = 120  # seconds, after which a try counts as failed
-COLUMNS = ("program", "model", "option", "value", "with", "outcome", "sentence")
+COLUMNS = ("program", "model", "option", "value", "with", "outcome", "sentence", "fairseq-kerbs")
 LANGUAGES = ("de", "en")
 SPLITS = {"train": 40, "valid": 12, "test": 12}
 _SMALL_TRANSFORMER = (
@@ -81,6 +86,8 @@ Other programs take these options and do not read them: there one choice is trie
 """
 TRAINING = ("criterion", "optimizer", "lr-scheduler", "task", "ddp-backend", "dataset-impl")
 """Options of which fairseq-train is tried with every choice, and other programs with one."""
+COMMANDS = {"fairseq-train": "train", "fairseq-generate": "generate"}
+"""Commands of ours that run a program, which is also the name of its flags in a configuration."""
 COMPLETE = (("fairseq-train", "transformer_kerbs"), ("fairseq-generate", "transformer_kerbs"))
 """Programs and models of which every option is tried."""
 
@@ -204,6 +211,7 @@ class Row:
     outcome: str
     sentence: str
     logs: Mapping[str, str] = field(default_factory=dict)
+    command: str = ""  # exit status and sentence of our command, if it was tried
 
     def as_json(self) -> str:
         """One line, which :func:`read_rows` reads."""
@@ -213,7 +221,7 @@ class Row:
         """Texts of :data:`COLUMNS`."""
         case = self.case
         start = [case.program, case.model, case.option, case.value or ""]
-        return [*start, shlex.join(case.company), self.outcome, self.sentence]
+        return [*start, shlex.join(case.company), self.outcome, self.sentence, self.command]
 
 
 # ------------------------------------------------------------------ which options there are
@@ -452,12 +460,11 @@ def attempt(case: Case, work: Path, *, stock: bool) -> Ended:
     """Try a case with the plugin's model, or with fairseq's."""
     program = PROGRAMS[case.program]
     model = MODELS[case.model]
-    folder = work / ("stock" if stock else "ours") / model.name
     source, target = LANGUAGES
     data = work / ("lm" if model.language_model else "pairs") / (case.data or "mmap")
     places = {
         "work": str(work),
-        "checkpoint": str(folder / "checkpoint_last.pt"),
+        "checkpoint": _checkpoint_of(case, work, stock=stock),
         "plugin": str(PLUGIN),
         "source": source,
         "target": target,
@@ -484,6 +491,14 @@ def attempt(case: Case, work: Path, *, stock: bool) -> Ended:
         text += (cwd / "log.txt").read_text("utf-8") if (cwd / "log.txt").is_file() else ""
     command = shlex.join([case.program, *arguments])
     return _judge(statuses, text, program.done, f"$ {command}\n".replace(str(work), "WORK"))
+
+
+def _checkpoint_of(case: Case, work: Path, *, stock: bool) -> str:
+    """The checkpoint that a case reads, or "" if it reads none."""
+    words = f"{PROGRAMS[case.program].flags} {' '.join(case.arguments)}"
+    if "{checkpoint}" not in words:
+        return ""
+    return str(_checkpoint(work, MODELS[case.model], stock=stock))
 
 
 def _ranks(processes: int) -> list[dict[str, str]]:
@@ -525,17 +540,69 @@ def judged(case: Case, work: Path) -> Row:
     ours = attempt(case, work, stock=False)
     if ours.fault == "":
         return Row(case, "works", "", {"ours": ours.log})
+    command = with_command(case, work) if case.program in COMMANDS else ""
     if ours.fault == "refused":
-        return Row(case, "refused", _plain(ours.sentence, work), {"ours": ours.log})
+        return Row(case, "refused", _plain(ours.sentence, work), {"ours": ours.log}, command)
     stock = attempt(case, work, stock=True)
     logs = {"ours": ours.log, "stock": stock.log}
     outcome = "fails in stock" if stock.fault else "fails"
-    return Row(case, outcome, _plain(ours.sentence, work), logs)
+    return Row(case, outcome, _plain(ours.sentence, work), logs, command)
+
+
+def with_command(case: Case, work: Path) -> str:
+    """Exit status and errors of the command of ours that runs a program, for a case."""
+    program = PROGRAMS[case.program]
+    model = MODELS[case.model]
+    data = work / ("lm" if model.language_model else "pairs") / (case.data or "mmap")
+    places = {
+        "work": str(work),
+        "checkpoint": _checkpoint_of(case, work, stock=False),
+        "plugin": str(PLUGIN),
+        "source": LANGUAGES[0],
+        "target": LANGUAGES[1],
+    }
+    flags = f"{program.flags} {model.flags}" if case.program == "fairseq-train" else program.flags
+    section = COMMANDS[case.program]
+    words = [_filled(word, places) for word in shlex.split(flags)]
+    with tempfile.TemporaryDirectory(dir=work) as here:
+        config = Path(here, "flags.yaml")
+        config.write_text(yaml.safe_dump({section: _as_flags(words)}), "utf-8")
+        log = Path(here, "log")
+
+        def run() -> None:
+            from fairseq_kerbs.cli import main as command
+
+            os.chdir(here)
+            given = [_filled(word, places) for word in case.arguments]
+            raise SystemExit(command([section, str(config), str(data), "save", *given]))
+
+        environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        (status,) = _wait([_fork(run, log, environment)])
+        text = log.read_text(encoding="utf-8", errors="replace")
+    if "Traceback (most recent call last)" in text:
+        return f"{status}: a traceback"
+    errors = [line for line in text.splitlines() if re.match(r"[\w-]+: error: ", line)]
+    return _plain(f"{status}: {' / '.join(errors)}", work)
+
+
+def _as_flags(words: Sequence[str]) -> dict[str, str | bool]:
+    """Flags of a configuration from words of a command line."""
+    flags: dict[str, str | bool] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            name = word[2:]
+            flags[name] = True
+        else:
+            flags[name] = word
+    flags.pop("save-dir", None)  # an argument of the command
+    return flags
 
 
 def _without_places(log: str) -> str:
     """A log in which folders of this machine have names of what they are."""
     log = re.sub(r"/\S*?fairseq-kerbs-options-\w+", "WORK", log)
+    log = log.replace(sys.prefix, "CHECKOUT/.venv")  # where scripts/install.sh puts it
     return log.replace(str(ROOT), "CHECKOUT").replace(sys.base_prefix, "PYTHON")
 
 
@@ -547,8 +614,11 @@ def _plain(sentence: str, work: Path) -> str:
 # ------------------------------------------------------------------ data
 
 
-def prepare(work: Path) -> None:
-    """Write text, data in every form, and a model of one update for each model."""
+def prepare(work: Path, cases: Sequence[Case]) -> None:
+    """Write text, data in every form, and what else the cases need.
+
+    Models that are read are trained with the first case that reads them, see :func:`_checkpoint`.
+    """
     from fairseq_kerbs.data.toy import write_toy_corpus
     from fairseq_kerbs.utils.files import read_lines
 
@@ -589,15 +659,30 @@ def prepare(work: Path) -> None:
         rows = (f"{word} {' '.join(['0.1'] * 8)}\n" for word in entries)
         (work / f"embeddings.{language}").write_text(f"{len(entries)} 8\n{''.join(rows)}", "utf-8")
     (work / "align_dictionary").write_text("haus house\n", "utf-8")
-    for model in MODELS.values():
-        for stock in (False, True):
-            _train(work, model, stock=stock)
-            saved = work / ("stock" if stock else "ours") / model.name
-            shutil.copy(saved / "checkpoint_last.pt", saved / "checkpoint_last_part.pt")
-    shutil.copytree(work / "stock" / "gru_lm_kerbs", work / "language_model")
-    shutil.copytree(work / "pairs" / "mmap", work / "pairs" / "with_lm")
-    for folder in (work / "language_model", work / "pairs" / "with_lm"):
-        shutil.copy(work / "lm" / "mmap" / "dict.txt", folder)
+    if any(_reads_language_model(case) for case in cases):
+        model = MODELS["gru_lm_kerbs"]
+        shutil.copytree(_checkpoint(work, model, stock=True).parent, work / "language_model")
+        shutil.copytree(work / "pairs" / "mmap", work / "pairs" / "with_lm")
+        for folder in (work / "language_model", work / "pairs" / "with_lm"):
+            shutil.copy(work / "lm" / "mmap" / "dict.txt", folder)
+
+
+def _reads_language_model(case: Case) -> bool:
+    return case.data == "with_lm" or any("language_model" in word for word in case.arguments)
+
+
+def _checkpoint(work: Path, model: Model, *, stock: bool) -> Path:
+    """Checkpoint of a model after one update, which is trained if it is not there."""
+    folder = work / ("stock" if stock else "ours") / model.name
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(dir=work) as here:
+            made = Path(here, "model")
+            _train(work, model, made, stock=stock)
+            shutil.copy(made / "checkpoint_last.pt", made / "checkpoint_last_part.pt")
+            folder.parent.mkdir(exist_ok=True)
+            with suppress(OSError):  # another job was faster
+                made.rename(folder)
+    return folder / "checkpoint_last.pt"
 
 
 def _write_huffman(work: Path) -> None:
@@ -638,8 +723,7 @@ def _preprocess(work: Path, flags: str) -> None:
     _must(_fork(run, work / "log", {}), work / "log")
 
 
-def _train(work: Path, model: Model, *, stock: bool) -> None:
-    folder = work / ("stock" if stock else "ours") / model.name
+def _train(work: Path, model: Model, folder: Path, *, stock: bool) -> None:
     data = work / ("lm" if model.language_model else "pairs") / "mmap"
     flags = model.stock_flags if stock else model.flags
 
@@ -650,7 +734,7 @@ def _train(work: Path, model: Model, *, stock: bool) -> None:
         sys.argv = ["fairseq-train", *shlex.split(arguments)]
         cli_main()
 
-    _must(_fork(run, work / "log", {}), work / "log")
+    _must(_fork(run, folder.parent / "log", {}), folder.parent / "log")
 
 
 def _must(child: int, log: Path) -> None:
@@ -696,12 +780,12 @@ def warm_up() -> None:
 
 
 def read_rows(path: Path) -> dict[Case, Row]:
-    """Rows of an earlier run that need not be tried again: all but failures."""
+    """Rows of an earlier run that need not be tried again: all but failures and refusals."""
     found = {}
     for line in path.read_text("utf-8").splitlines() if path.is_file() else ():
         row = json.loads(line)
         case = Case(**{**row.pop("case"), "company": tuple(json.loads(line)["case"]["company"])})
-        if not row["outcome"].startswith("fails"):
+        if not row["outcome"].startswith(("fails", "refused")):
             found[case] = Row(case, **row)
     return found
 
@@ -754,7 +838,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=Path,
         metavar="FILE",
         help="write each row with its logs to FILE. Rows that are there are not tried again, but "
-        "for failures",
+        "for failures and refusals",
     )
     parser.add_argument("--jobs", type=int, default=1, help="number of tries at a time")
     return parser.parse_args(arguments)
@@ -778,8 +862,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     done = read_rows(args.rows) if args.rows is not None else {}
     with tempfile.TemporaryDirectory(prefix="fairseq-kerbs-options-") as temporary:
         work = Path(temporary).resolve()
-        prepare(work)
-        for row in tried([case for case in cases if case not in done], work, args.jobs):
+        new = [case for case in cases if case not in done]
+        prepare(work, new)
+        for row in tried(new, work, args.jobs):
             done[row.case] = row
             if row.outcome != "works":
                 print(json.dumps(row.cells(), ensure_ascii=False), flush=True)

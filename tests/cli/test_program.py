@@ -96,6 +96,8 @@ CONVERT = "convert {work}/softmax.pt -o {out}/k.pt --data {work}/bin"
 WHOLE = f"train {{work}}/whole.yaml {SAVE}"
 GENERATE = "generate {work}/whole.yaml {work}/bin {work}/trained --output {out}/o"
 TRANSLATE = "translate {work}/whole.yaml {work}/bin {work}/trained"
+MORE = "train {work}/whole.yaml {work}/more {out}/save --max-update 2"
+REVERSED = "generate {work}/whole.yaml {work}/bin {work}/reversed"
 SCORE = "score --hypotheses {work}/two --reference"
 EXPORT = "human-eval export --source {work}/two --system a={work}/two --sheets {out}/sheets"
 ITEM = f"{EXPORT} --key {{out}}/key.json --items 1"
@@ -283,6 +285,19 @@ MISUSES = [
     (f"{WHOLE} --finetune-from-model {{out}}/absent.pt", "--finetune-from-model: there is no"),
     (f"{WHOLE} --finetune-from-model {MODEL} --reset-optimizer", "leave one of them out"),
     (f"{WHOLE} --continue-once {{out}}/absent.pt", "--continue-once: there is no checkpoint"),
+    (f"{WHOLE} --tensorboard-logdir {{work}}/two", "--tensorboard-logdir: {work}/two cannot be"),
+    (f"{WHOLE} --log-file {{work}}", "--log-file: {work} is a folder; name a file"),
+    (f"{WHOLE} --load-alignments", "bin has no train.align.*, which fairseq-preprocess makes"),
+    (f"{WHOLE} --user-dir {{work}}/my.plugin", "no folder with a dot in its name; rename it"),
+    (
+        f"{WHOLE} --arch transformer_kerbs --task denoising",
+        "denoising and --arch transformer_kerbs",
+    ),
+    (f"{WHOLE} --task dummy_mt", "--task dummy_mt reads no data; take another --task"),
+    (MORE, "more has further splits for validation (valid1); give"),
+    (f"{GENERATE} --num-shards 2 --shard-id 5", "is none of the --num-shards 2 parts"),
+    (REVERSED, "checkpoint_best.pt was trained to translate from en to de, not from de to en"),
+    (REVERSED.replace("generate", "translate"), "give --source-lang en --target-lang de"),
     (f"{GENERATE} --beam 0", "--beam is 0, but must be within [1, inf)"),
     (f"{GENERATE} --nbest=0", "--nbest is 0"),
     (f"{GENERATE} --temperature 0", "--temperature is 0.0"),
@@ -479,6 +494,21 @@ FOLLOWED = {
         f"{WHOLE} --finetune-from-model {MODEL} {DRY}",
         f"{WHOLE} --reset-optimizer {DRY}",
     ),
+    f"{WHOLE} --load-alignments": f"{WHOLE} {DRY}",
+    f"{WHOLE} --arch transformer_kerbs --task denoising": (
+        f"{WHOLE} --arch transformer_kerbs {DRY}",
+        f"{WHOLE} --task denoising {DRY}",
+    ),
+    f"{WHOLE} --task dummy_mt": f"{WHOLE} --task translation {DRY}",
+    MORE: (
+        f"{MORE} --ignore-unused-valid-subsets",
+        f"{MORE} --combine-valid-subsets --upsample-primary 1",
+    ),
+    f"{GENERATE} --num-shards 2 --shard-id 5": f"{GENERATE} --num-shards 2 --shard-id 1",
+    REVERSED: f"{REVERSED} --source-lang en --target-lang de {DRY}",
+    REVERSED.replace("generate", "translate"): (
+        f"{REVERSED} --source-lang en --target-lang de {DRY}"
+    ),
     f"{GENERATE} --sampling": (
         f"{GENERATE} --sampling --beam 1 {DRY}",
         f"{GENERATE} --sampling --nbest 2",
@@ -609,16 +639,24 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (shutil.copytree(folder / "bin", folder / name) / file).write_bytes(b"")
     rare = shutil.copytree(folder / "bin", folder / "few") / "dict.en.txt"
     rare.write_text("".join(f"{line.split()[0]} 39\n" for line in words))
-    (folder / "trained").mkdir()
-    shutil.copy(folder / "model.pt", folder / "trained" / "checkpoint_best.pt")
+    more = folder / "more"
+    shutil.copytree(folder / "bin", more)
+    for valid in [*more.glob("valid.*")]:
+        shutil.copy(valid, valid.with_name(valid.name.replace("valid.", "valid1.")))
+    (folder / "my.plugin").mkdir()
+    (folder / "my.plugin" / "__init__.py").touch()
+    for name in ("trained", "reversed"):
+        (folder / name).mkdir()
+        shutil.copy(folder / "model.pt", folder / name / "checkpoint_best.pt")
     record = {"source_lang": "de", "target_lang": "en", "bpe": "none", "escape": False}
     record |= {"lowercase": False, "source_moses": None, "target_moses": None}
     (folder / "preparation.json").write_text(json.dumps(record))
     (folder / "uncounted").write_text("".join(f"{line.split()[0]} 0\n" for line in words))
-    names = ("senses", "negative", "moved", "stock")
+    names = ("senses", "negative", "moved", "stock", "reversed/checkpoint_best")
     spoilt = {name: read_checkpoint(folder / "model.pt") for name in names}
     spoilt["moved"]["cfg"]["task"]["data"] = str(folder / "gone")
     vars(spoilt["stock"]["cfg"]["model"]).update(_name="fconv", arch="fconv")
+    spoilt["reversed/checkpoint_best"]["cfg"]["task"].update(source_lang="en", target_lang="de")
     spoilt["senses"]["cfg"]["model"].total_senses = 2.0
     spoilt["negative"]["model"]["decoder.output.inventory.usage"][5] = -1.0
     for name, value in spoilt.items():
@@ -684,6 +722,7 @@ def check_followed(command: str, message: str) -> None:
             assert flags_in(step) <= named.union(*besides), message
 
 
+@pytest.mark.usefixtures("standing_in")
 @pytest.mark.parametrize("command", FOLLOWED, ids=[one[:80] for one in FOLLOWED])
 def test_advice_helps(command: str, work: Path, out: Path, capsys: Capsys) -> None:
     """The command that follows the advice succeeds."""
@@ -718,8 +757,8 @@ def test_a_number_of_the_interval_helps(
 
 def test_how_many_messages_advise() -> None:
     """Counted for the documentation of this table: all that advise are followed."""
-    assert len(MISUSES) >= 212
-    assert len(FOLLOWED) >= 97
+    assert len(MISUSES) >= 222
+    assert len(FOLLOWED) >= 104
     assert {*FOLLOWED} <= {command for command, _ in MISUSES}
 
 

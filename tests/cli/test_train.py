@@ -60,14 +60,17 @@ def test_dry_run_prints_the_command_and_its_sources(tmp_path: Path, capsys: Caps
     assert kerbs(capsys, "generate", *arguments[1:]).endswith(" > 'save dir/generate-test.txt'\n")
 
 
+TINY = (
+    "train: {arch: lstm_kerbs, hidden-size: 6, embed-dim: 4, criterion: kerbs_cross_entropy, "
+    "optimizer: adam, max-tokens: 400, max-update: 1, cpu: true, num-workers: 0}\n"
+)
+
+
 @pytest.mark.slow
 def test_what_the_plugin_refuses_in_fairseq_is_status_2(tiny_work: Path, tmp_path: Path) -> None:
     """Python ends fairseq-train with 1, as for its failures."""
     config = tmp_path / "tiny.yaml"
-    config.write_text(
-        "train: {arch: lstm_kerbs, hidden-size: 6, embed-dim: 4, criterion: kerbs_cross_entropy, "
-        "optimizer: adam, max-tokens: 400, max-update: 1, cpu: true, num-workers: 0}\n"
-    )
+    config.write_text(TINY)
     command = ["train", config, tiny_work / "bin", tmp_path / "save"]
     train = functools.partial(run, "fairseq-kerbs", *command)
     train()
@@ -77,6 +80,22 @@ def test_what_the_plugin_refuses_in_fairseq_is_status_2(tiny_work: Path, tmp_pat
     assert "Traceback" not in said
     assert (tmp_path / "save" / "checkpoint_last.pt").read_bytes() == before
     train("--max-update", 2, "--kernel", "kerbs")
-    # a failure of fairseq's own stays 1
-    said = train("--max-update", 3, "--optimizer", "lamb", status=1)  # without apex
-    assert "Traceback" in said
+
+
+@pytest.mark.slow
+def test_what_fairseq_cannot_serve_is_one_sentence(tiny_work: Path, tmp_path: Path) -> None:
+    """It names the flag. The traceback is in a file."""
+    config = tmp_path / "tiny.yaml"
+    config.write_text(TINY)
+    save = tmp_path / "save"
+    train = functools.partial(run, "fairseq-kerbs", "train", config, tiny_work / "bin", save)
+    said = train("--optimizer", "lamb", status=2)  # without apex
+    assert said.splitlines()[-1] == (
+        "fairseq-kerbs: error: fairseq-train cannot serve --optimizer lamb here (ImportError: "
+        f"Please install apex to use LAMB optimizer); leave it out, or give what it "
+        f"needs: see {save}/traceback.txt"
+    )
+    assert "Traceback" not in said
+    written = (save / "traceback.txt").read_text()
+    assert written.startswith("Traceback (most recent call last):\n")
+    assert written.endswith("ImportError: Please install apex to use LAMB optimizer\n")

@@ -3,6 +3,9 @@
 A server has imported torch and fairseq. For every command it forks a process, which has arguments,
 folder, environment, output and exit status of its own, as a newly started one has; of this package
 it has imported nothing.
+
+:func:`stand_ins` is a folder of programs of the same names, which ask this server. With it on PATH
+a shell runs them, and one of ours whose ``sys.executable`` lies in it runs fairseq's programs.
 """
 
 import atexit
@@ -13,12 +16,14 @@ import importlib
 import json
 import os
 import select
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -40,6 +45,36 @@ IMPORTED = (
     "torch.utils.tensorboard",
 )
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
+_STAND_IN = """#!{python} -IS
+import json, os, socket, sys
+name = os.path.basename(sys.argv[0])
+arguments = sys.argv[1:]
+if name == "python":
+    if "-m" not in arguments[:2] or "fairseq_kerbs.cli" not in arguments[:3]:
+        os.execv({python!r}, [{python!r}, *arguments])
+    name = "fairseq-kerbs"
+    arguments = arguments[arguments.index("-m") + 2 :]
+call = {{"program": name, "arguments": arguments, "cwd": os.getcwd()}}
+call["environment"] = {{**os.environ}}
+server = socket.socket(socket.AF_UNIX)
+server.connect({address!r})
+request = json.dumps(call).encode() + b"\\n"
+server.sendall(request[socket.send_fds(server, [request], [0, 1, 2]) :])
+answer = server.makefile().readline()
+status = int(answer) if answer else 1
+sys.exit(status if status >= 0 else 128 - status)
+"""
+STANDING_IN = "FAIRSEQ_KERBS_TEST_PYTHON"
+"""Environment variable for a command of ours that shall run :func:`stand_ins`: their python."""
+STAND_INS = (
+    "fairseq-eval-lm",
+    "fairseq-generate",
+    "fairseq-hydra-train",
+    "fairseq-kerbs",
+    "fairseq-preprocess",
+    "fairseq-train",
+    "python",
+)
 
 
 @dataclass
@@ -67,18 +102,27 @@ def run_together(*commands: Command) -> list[tuple[int, str]]:
     with tempfile.TemporaryDirectory() as folder:
         calls = []
         for number, command in enumerate(commands):
-            stdin, stdout = (Path(folder, f"{name}{number}") for name in ("in", "out"))
+            stdin = Path(folder, f"in{number}")
             stdin.write_text(command.stdin)
-            calls.append(asdict(command) | {"stdin": stdin, "stdout": stdout})
-        print(json.dumps(calls, default=str), file=server.stdin, flush=True)
-        if not select.select([server.stdout], [], [], HANGS)[0]:
-            server.kill()
-        answer = server.stdout.readline()
-        if not answer:
-            _server.cache_clear()
-            raise AssertionError(f"the server has ended, or these hang: {commands}")
-        outputs = [call["stdout"].read_text(errors="replace") for call in calls]
-    return list(zip(json.loads(answer), outputs, strict=True))
+            stdout = Path(folder, f"out{number}")
+            call = asdict(command) | {"environment": server.environment | {**command.environment}}
+            del call["stdin"]
+            with stdin.open() as reading, stdout.open("a") as writing:
+                files = [reading.fileno(), writing.fileno(), writing.fileno()]
+                calls.append((server.start(call, files), stdout))
+        return [
+            (_answer_of(connection), stdout.read_text(errors="replace"))
+            for connection, stdout in calls
+        ]
+
+
+def _answer_of(connection: socket.socket) -> int:
+    """The exit status of a command."""
+    with connection:
+        answered = select.select([connection], [], [], HANGS)[0]
+        answer = connection.recv(99) if answered else b""
+    assert answer, "the server has ended, or a command hangs"
+    return int(answer)
 
 
 def run_program(*command: object, status: int = 0, cwd: Path = ROOT, **more: str) -> str:
@@ -90,19 +134,56 @@ def run_program(*command: object, status: int = 0, cwd: Path = ROOT, **more: str
     return done.stdout
 
 
+def stand_ins() -> Path:
+    """Folder of programs that the server runs; its ``python`` runs ``-m fairseq_kerbs.cli``."""
+    return _server().folder
+
+
+class _Server:
+    """The server. It ends when this process does, and its standard input is closed."""
+
+    def __init__(self) -> None:
+        self.environment: dict[str, str] = os.environ | ENVIRONMENT
+        self.folder = Path(tempfile.mkdtemp(prefix="kerbs-")) / "bin"
+        self.address = str(self.folder.parent / "socket")
+        how: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
+        command = [sys.executable, "-m", "tests.helpers.commands", self.address]
+        self.process = subprocess.Popen(command, env=self.environment, **how)
+        atexit.register(self._end)
+        self.folder.mkdir()
+        for name in STAND_INS:
+            program = self.folder / name
+            program.write_text(_STAND_IN.format(python=sys.executable, address=self.address))
+            program.chmod(0o755)
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
+
+    def start(self, call: dict[str, Any], files: list[int]) -> socket.socket:
+        """Start a command with three open files; the connection will have its exit status."""
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(self.address)
+        request = json.dumps(call, default=str).encode() + b"\n"
+        sent = socket.send_fds(connection, [request], files)
+        connection.sendall(request[sent:])
+        return connection
+
+    def _end(self) -> None:
+        self.process.communicate()
+        shutil.rmtree(self.folder.parent)
+
+
 @functools.cache
-def _server() -> Any:
-    """It ends when this process does, and its standard input is closed."""
-    how: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
-    command = [sys.executable, "-m", "tests.helpers.commands"]
-    server = subprocess.Popen(command, env=os.environ | ENVIRONMENT, **how)
-    atexit.register(server.communicate)
-    return server
+def _server() -> _Server:
+    return _Server()
 
 
-def _serve() -> None:
-    """Answer every line of commands by a line of their exit statuses."""
-    requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+def _serve(address: str) -> None:
+    """Run the commands that connections ask for, until standard input is closed."""
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(address)
+    listening.listen(64)
+    answers = os.fdopen(os.dup(1), "w")
+    ending = os.dup(0)
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.dup2(nowhere, 1)
@@ -110,14 +191,49 @@ def _serve() -> None:
         importlib.import_module(module)
     _parse_flags()
     gc.freeze()  # a collection would write to, and so copy, all that a fork shares with us
-    for line in requests:
-        processes = []
-        for call in json.loads(line):
-            processes.append(os.fork())
-            if processes[-1] == 0:
-                _become(call)
-        ended = [os.waitstatus_to_exitcode(os.waitpid(one, 0)[1]) for one in processes]
-        print(json.dumps(ended), file=answers, flush=True)
+    print("ready", file=answers, flush=True)
+    while True:
+        ready = select.select([listening.fileno(), ending], [], [])[0]
+        if ending in ready:
+            return
+        connection, _ = listening.accept()
+        if os.fork() == 0:
+            listening.close()
+            os.close(ending)
+            answers.close()
+            _attend(connection)
+        connection.close()
+        while _reaped():
+            pass
+
+
+def _reaped() -> bool:
+    """Take the exit status of a child that has ended, if there is one."""
+    try:
+        return os.waitpid(-1, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return False
+
+
+def _attend(connection: socket.socket) -> None:
+    """Run the command of a connection and answer with its exit status. It ends with its client."""
+    request, files, _, _ = socket.recv_fds(connection, 1 << 16, 3)
+    while not request.endswith(b"\n"):
+        request += connection.recv(1 << 16)
+    command = os.fork()
+    if command == 0:
+        connection.close()
+        _become(json.loads(request), files)
+    ended = 0
+    status = 0
+    while not ended:
+        ended, status = os.waitpid(command, os.WNOHANG)
+        if not ended and select.select([connection], [], [], 0.01)[0]:
+            os.kill(command, signal.SIGTERM)
+            ended, status = os.waitpid(command, 0)
+    with suppress(OSError):
+        connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+    os._exit(0)
 
 
 def _parse_flags() -> None:
@@ -131,17 +247,24 @@ def _parse_flags() -> None:
     GlobalHydra.instance().clear()
 
 
-def _become(call: dict[str, Any]) -> None:
+def _become(call: dict[str, Any], files: list[int]) -> None:
     """Be the program, to its exit."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # end with the server
-    os.dup2(os.open(call["stdin"], os.O_RDONLY), 0)
-    os.dup2(os.open(call["stdout"], os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
-    os.dup2(1, 2)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    # the server's own know whether its files can be wound back
+    sys.stdin = os.fdopen(0, encoding=sys.stdin.encoding, closefd=False)
+    sys.stdout = os.fdopen(1, "w", encoding=sys.stdout.encoding, closefd=False)
+    sys.stderr = os.fdopen(2, "w", 1, encoding=sys.stderr.encoding, closefd=False)
     os.chdir(call["cwd"])
-    os.environ |= call["environment"]
+    os.environ.clear()
+    os.environ.update(call["environment"])
     sys.argv = [call["program"], *map(str, call["arguments"])]
-    for target, argument in call["prepare"].items():
+    if call["program"] == "fairseq-kerbs" and STANDING_IN in os.environ:
+        sys.executable = os.environ[STANDING_IN]  # beside which it finds fairseq's programs
+    for target, argument in call.get("prepare", {}).items():
         module, _, name = target.partition(":")
         getattr(importlib.import_module(module), name)(argument)
     (script,) = entry_points(group="console_scripts", name=call["program"])
@@ -149,8 +272,8 @@ def _become(call: dict[str, Any]) -> None:
         status = script.load()()
     except SystemExit as ending:
         status = ending.code
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
         status = 1
     if isinstance(status, str):
         print(status, file=sys.stderr)
@@ -162,4 +285,4 @@ def _become(call: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(sys.argv[1])
