@@ -38,10 +38,10 @@ def word_numbers(dictionary: Any, words: Sequence[str]) -> list[int]:
         raise UserError("--word: an empty text is no word; name an entry of the dictionary")
     missing = [word for word in words if word not in dictionary.indices]
     if missing:
-        others = (
-            case for word in missing for case in (word.lower(), word.capitalize(), word.upper())
-        )
-        known = [word for word in dict.fromkeys(others) if word in dictionary.indices]
+        known = []
+        for word in missing:
+            cases = (word.lower(), word.capitalize(), word.upper())
+            known += [case for case in cases if case in dictionary.indices][:1]
         where = f"--word: {', '.join(missing)}: not in the dictionary"
         if known:
             raise UserError(f"{where}; did you mean {', '.join(known)}?")

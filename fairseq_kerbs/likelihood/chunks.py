@@ -251,7 +251,19 @@ class _Several(NamedTuple):
 
     @classmethod
     def of(cls, table: SenseTable) -> _Several:
-        """Find the words in a table of senses, of which one has several senses at least."""
+        """Find the words in a table of senses, of which one has several senses at least.
+
+        A GPU would have to wait for their number, so there all words count as such.
+        """
+        if table.mask.is_cuda:
+            return cls(
+                senses=table.senses,
+                mask=table.mask,
+                number=len(table.senses),
+                alone=table.words[:0],
+                is_alone=torch.zeros_like(table.words, dtype=torch.bool).unsqueeze(1),
+                rows=table.words,
+            )
         has_several = table.mask[:, 1]
         words = has_several.nonzero().squeeze(1)
         number = len(words)

@@ -102,7 +102,8 @@ class ComposedEmbedding(nn.Module):
         if len(several):
             places = several.unbind(1)
             of_these = None if contexts is None else contexts[places]
-            embedded[places] = self.compose(self.look_up(words[places]), of_these)
+            composed = self.compose(self.look_up(words[places]), of_these)
+            embedded[places] = composed.to(embedded.dtype)  # of autocast, which is narrower
         return embedded
 
     def embed_sequence(self, words: Tensor, features: Tensor) -> Tensor:

@@ -368,6 +368,7 @@ FOLLOWED = {
     ),
     "train {work}/whole.yaml {work}/bin {out}/save --max-updates 25": f"{WHOLE} {DRY}",
     f"{SENSES} {MODEL} --word the THE": f"{SENSES} {MODEL} --word the",
+    f"{WHOLE} --user-dir {{work}}/my.plugin": f"{WHOLE} --user-dir {{work}}/my_plugin {DRY}",
     "senses {work}/fairseq.pt --data {work}/bin": (
         "senses {out}/kerbs.pt --data {work}/bin",
         "convert {work}/fairseq.pt -o {out}/kerbs.pt --data {work}/bin",
@@ -643,8 +644,9 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(folder / "bin", more)
     for valid in [*more.glob("valid.*")]:
         shutil.copy(valid, valid.with_name(valid.name.replace("valid.", "valid1.")))
-    (folder / "my.plugin").mkdir()
-    (folder / "my.plugin" / "__init__.py").touch()
+    for plugin in ("my.plugin", "my_plugin"):
+        (folder / plugin).mkdir()
+        (folder / plugin / "__init__.py").touch()
     for name in ("trained", "reversed"):
         (folder / name).mkdir()
         shutil.copy(folder / "model.pt", folder / name / "checkpoint_best.pt")

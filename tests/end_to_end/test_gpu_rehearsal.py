@@ -150,7 +150,9 @@ def test_trainings_are_those_on_the_cpu_and_wait_seldom(name: str, flags: dict[s
     found, asked = updates(name, flags, on=True)
     expected, _ = updates(name, flags, on=False)
     for key, value in expected.items():
-        if not key.endswith("._float_tensor"):  # fairseq leaves it uninitialized
+        # fairseq leaves the first uninitialized. Attention does not depend on the second, whose
+        # gradients are rounding errors that Adam scales up
+        if not key.endswith(("._float_tensor", "attn.k_proj.bias")):
             torch.testing.assert_close(found[key], value)
     always = EVERY_UPDATE if name in ("lstm", "gru", "lstm_luong") else set()
     for update in (1, 3, 5):
@@ -273,7 +275,10 @@ def test_a_layer_computes_the_same(kind: str, dtype: torch.dtype) -> None:
             found += [parameter.grad for parameter in layer.parameters()]
         return tree_map(lambda value: values_of(value).detach(), found)
 
-    torch.testing.assert_close(results(True), results(False), equal_nan=True)
+    # seven gradients are added up in the dtype, and rounded each time
+    rtol, atol = (5e-3, 1e-5) if dtype == torch.float16 else (None, None)
+    found = results(True)
+    torch.testing.assert_close(found, results(False), rtol=rtol, atol=atol, equal_nan=True)
 
 
 def with_memory(monkeypatch: Patch, memory: int) -> None:

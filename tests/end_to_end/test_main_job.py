@@ -126,7 +126,8 @@ def test_a_refusal_of_fairseq_leaves_the_old_output(work: Path, tmp_path: Path) 
     (tmp_path / "generate-test.txt").write_text("earlier output\n")
     run_program(GENERATE, CONFIG, "data/bin", tmp_path, cwd=work, status=1)
     assert (tmp_path / "generate-test.txt").read_text() == "earlier output\n"
-    assert {f.name for f in tmp_path.iterdir()} == {"checkpoint_best.pt", "generate-test.txt"}
+    names = {"checkpoint_best.pt", "generate-test.txt", "traceback.txt"}
+    assert {f.name for f in tmp_path.iterdir()} == names
 
 
 TASK = ("--task", "language_modeling", "--tokens-per-sample", 12, "--cpu", "--num-workers", 0)
