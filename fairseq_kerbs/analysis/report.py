@@ -345,9 +345,11 @@ def _word_lines(word: Figures, with_data: bool) -> str:
     table = DataFrame(senses)[["name", share, "theta", "in_words", "translates", "beside"]]
     table[share] = ["–" if s[share] is None else f"{s[share]:.0%}" for s in senses]
     table["theta"] = [f"{t:+.3f}" if t is not None else "–" for t in table["theta"]]
+    if all(sense["theta"] == 0 for sense in senses):  # as after 'fairseq-kerbs convert'
+        table = table.drop(columns="theta")
     heads = {"name": "sense", "theta": "θ", "in_words": "words", "beside": "neighbours"}
     table = table.rename(columns=heads).loc[:, table.ne("").any().values]
-    sides = ["left", "right", "right", "left", "left", "left"][: table.shape[1]]
+    sides = ["right" if head in (share, "θ") else "left" for head in table.columns]
     text = table.to_markdown(index=False, tablefmt="plain", disable_numparse=True, colalign=sides)
     head, *rows = text.splitlines()
     several = "s" if len(senses) > 1 else ""

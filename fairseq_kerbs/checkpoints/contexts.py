@@ -129,7 +129,7 @@ def batches(
             max_positions=resolve_max_positions(task.max_positions(), longest, tokens),
             ignore_invalid_inputs=True,
         ).next_epoch_itr(shuffle=False)
-        bar = progress(epoch, f"split {split}", " batches")
+        bar = progress(epoch, f"reading {split}", " batches")
         for batch in islice(bar, 0, None, step_between_batches(dataset, most)):
             if batch.get("target") is None:
                 raise UserError(f"{flag} {split}: it has no target side; prepare the data again")
