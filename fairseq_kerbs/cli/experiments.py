@@ -119,9 +119,11 @@ def run_fairseq(
             status = run_program(command, stdout, stderr)
         finally:
             del os.environ[REPORTS]
-        if status == 1 and Path(reports, REFUSAL).exists():
-            return 2
         failure = read_failure(Path(reports))
+        # a refusal in one of several processes is a failure of the program that started them
+        refused = failure is None or failure.error.startswith("ProcessExitedException")
+        if status == 1 and refused and Path(reports, REFUSAL).exists():
+            return 2
     if status > 0 and failure is not None:
         return say_failure(call, failure, folder)
     return status if status >= 0 else 128 - status

@@ -44,12 +44,9 @@ def say_failure(call: Call, failure: Failure, folder: Path) -> int:
     named = flags_to_blame(call, failure)
     possible = [] if named else _given_at_start(call, failure)
     where = _write_traceback(folder, failure.text)
-    if len(possible) > 1:
-        raise UserError(
-            f"{call.program} failed ({failure.error}), perhaps by one of {', '.join(possible)}; "
-            f"see {where}"
-        )
-    named = named or possible
+    if possible:
+        which = possible[0] if len(possible) == 1 else f"one of {', '.join(possible)}"
+        raise UserError(f"{call.program} failed ({failure.error}), perhaps by {which}; see {where}")
     if named:
         raise UserError(
             f"{call.program} cannot serve {' and '.join(named)} here ({failure.error}); leave "

@@ -135,6 +135,8 @@ def compute_losses(
         if inputs.h.is_cuda or bool(counted.all()):  # a GPU would have to wait for the answer
             return _losses_of(inputs, settings, gradients)
         rows = counted.nonzero().squeeze(1)
+        if not len(rows):  # one token of weight 0, as compiled passes treat a size of 0 apart
+            rows = rows.new_zeros(1)
         some = inputs._replace(
             h=inputs.h[rows], target=inputs.target[rows], weight=inputs.weight[rows]
         )
@@ -551,4 +553,5 @@ def _float16_scale(p: Tensor, w: Tensor, contexts: Tensor) -> Tensor:
     sums = [p.abs().sum(0).amax(), p.abs().sum(1).amax()]
     largest = [w.abs().amax().clamp_min(1.0), contexts.abs().amax().clamp_min(1.0)]
     bounds = [total * factor for total, factor in zip(sums, largest)]
-    return 32768.0 / torch.stack(bounds).amax().clamp_min(torch.finfo(p.dtype).tiny)
+    # if all of P is 0 the scale must be finite, as 0 times infinity is NaN
+    return 32768.0 / torch.stack(bounds).amax().clamp_min(1e-30)

@@ -60,6 +60,12 @@ def describe(senses: int) -> str:
     """What a training of known length does about compilation, for its log."""
     if not torch_compat.COMPILES:
         return f"torch {torch.__version__} cannot compile the likelihood"
+    if not _works:
+        return "the likelihood is not compiled, as torch.compile has failed"
+    switch = os.environ.get(SWITCH, "")
+    if switch in ("0", "1"):
+        compiled = "compiled" if switch == "1" else "not compiled"
+        return f"the likelihood is {compiled}, as {SWITCH}={switch} says"
     length = f"{senses} senses and {_updates} updates"
     if worthwhile(senses):
         return (

@@ -48,7 +48,7 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, transformer.TransformerDecode
     Arguments are those of fairseq's decoder. ``embed_tokens`` refers to the output layer.
     ``passes`` refine the posteriors before the last one, −1 for all there can be. Decoding step by
     step takes all there can be, unless there are none. With ``--composition-from`` training has no
-    passes before the update ``first_update``.
+    passes before the update ``first_update``. Validation has them from the beginning.
     """
 
     refines = True  # False while a training has not reached ``first_update``
@@ -85,7 +85,7 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, transformer.TransformerDecode
                 incremental_state[_FEATURES] = output[0].clone()
             return output
         passes = self.passes if self.passes >= 0 else prev_output_tokens.shape[1] - 1
-        if not self.refines:
+        if self.training and not self.refines:
             passes = 0
         for _ in range(passes):
             with torch.no_grad():
@@ -128,6 +128,8 @@ class _Transformer(KerbsModel):
         refuse_flags(args, cls.arch, "adaptive_softmax_cutoff", *cls.refused)
         if args.composition_from and not getattr(args, "max_update", None):
             raise ValueError("--composition-from is a share of --max-update: give that, too.")
+        if args.composition_from and args.composition == "prior":
+            raise ValueError("--composition-from goes with --composition posterior: leave one out.")
         composed = args.input_embedding == "composed"
         if composed and args.decoder_input_dim != args.decoder_output_dim:
             raise ValueError(

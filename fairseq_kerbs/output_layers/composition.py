@@ -99,11 +99,11 @@ class ComposedEmbedding(nn.Module):
         """
         embedded = self._first_senses(words)
         several = (self.layer.table.mask[:, 1][words] & words.ne(self.padding_idx)).nonzero()
-        if len(several):
-            places = several.unbind(1)
-            of_these = None if contexts is None else contexts[places]
-            composed = self.compose(self.look_up(words[places]), of_these)
-            embedded[places] = composed.to(embedded.dtype)  # of autocast, which is narrower
+        places = several.unbind(1)
+        of_these = None if contexts is None else contexts[places]
+        composed = self.compose(self.look_up(words[places]), of_these)
+        embedded = embedded.to(composed.dtype)  # of autocast
+        embedded[places] = composed
         return embedded
 
     def embed_sequence(self, words: Tensor, features: Tensor) -> Tensor:

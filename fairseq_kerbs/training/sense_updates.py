@@ -23,6 +23,7 @@ from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.reallocation import Moves, Policy, apply_moves, propose_moves, reset_moments
 from fairseq_kerbs.torch_compat import OUT_OF_MEMORY
 from fairseq_kerbs.utils.dictionaries import remember_dictionaries
+from fairseq_kerbs.utils.failures import note_update
 from fairseq_kerbs.utils.progress import progress
 
 logger = logging.getLogger(__name__)
@@ -158,6 +159,7 @@ class SenseUpdates:
 
     def after_update(self, model: nn.Module, update_num: int) -> None:
         """Add update ``update_num``, counted from 0, to the statistics."""
+        note_update()
         if self.has(update_num):
             return
         self._last_update = update_num

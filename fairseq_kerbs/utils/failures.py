@@ -16,6 +16,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -27,12 +28,27 @@ REFUSAL = "refusal"
 """A file that is there after a UserError."""
 FAILURE = "failure.json"
 """A file with a :class:`Failure`."""
+BEGUN = "begun"
+"""A file that is there after the first update of a training."""
 
 _FRAME = re.compile(r'^\s*File "(.+?)", line (\d+), in (\S+)', re.MULTILINE)
 _STEPS = frozenset(("train_step", "valid_step", "inference_step"))
 _FAIRSEQ = re.compile(r"[/\\](?:fairseq|fairseq_cli|fairseq_kerbs)[/\\]")
 _WORDS = re.compile(r"\w+(?:-\w+)*")
 _LONGEST = 300
+_OF_SYSTEM = (
+    "out of memory",
+    "can't allocate memory",
+    "CUDA error",
+    "CUDNN_STATUS",
+    "cuDNN error",
+    "NCCL",
+    "killed by signal",
+    "file write failed",
+    "No space left",
+)
+"""What exceptions say if memory, a disk or a device failed, or another process."""
+_noted = False  # whether an update has been noted
 
 
 @dataclass(frozen=True)
@@ -42,7 +58,7 @@ class Failure:
     error: str
     """The exception and what it says, such as ``KeyError: 'steps'``."""
     of_system: bool
-    """Whether memory, a disk or a device failed, so that no flag is to blame."""
+    """Whether memory, a disk or a device failed, or numbers diverged: no flag is to blame."""
     at_start: bool
     """Whether no batch has been computed, so that a flag is likely to blame."""
     places: list[list[str]]
@@ -57,11 +73,20 @@ def report_failures() -> None:
         sys.excepthook = partial(_report, Path(os.environ[REPORTS]))
 
 
+def note_update() -> None:
+    """Note that an update is done, for the command of ours that runs this program."""
+    global _noted
+    if not _noted and REPORTS in os.environ:
+        with suppress(OSError):
+            Path(os.environ[REPORTS], BEGUN).touch()
+    _noted = True
+
+
 def read_failure(folder: Path) -> Failure | None:
     """The failure that a program has left in a folder, or None."""
     try:
         return Failure(**json.loads((folder / FAILURE).read_text(encoding="utf-8")))
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError, TypeError):  # none, or one that could not be written
         return None
 
 
@@ -73,7 +98,9 @@ def _report(
         text = "".join(traceback.format_exception(kind, error, trace))
         try:
             content = json.dumps(asdict(failure_of(error, text)))
-            (folder / FAILURE).write_text(content, encoding="utf-8")
+            part = folder / f"{FAILURE}.part"
+            part.write_text(content, encoding="utf-8")
+            part.replace(folder / FAILURE)
             return
         except OSError:
             pass
@@ -111,7 +138,9 @@ def failure_of(error: Exception, text: str) -> Failure:
 
 
 def _is_at_start(error: Exception, text: str) -> bool:
-    """Tell whether no batch was being computed, or the first one."""
+    """Tell whether no batch was being computed, or the first one, and no update is done."""
+    if Path(os.environ.get(REPORTS, ""), BEGUN).exists():
+        return False
     if _STEPS.isdisjoint(function for _, _, function in _FRAME.findall(text)):
         return True
     counters = {"train": "i", "_main": "num_sentences"}  # in the loops of fairseq's programs
@@ -124,8 +153,9 @@ def _is_at_start(error: Exception, text: str) -> bool:
 def _is_of_system(error: Exception) -> bool:
     if isinstance(error, OSError):  # other libraries derive errors of their own from it
         return error.errno not in (None, errno.ENOENT, errno.EISDIR)
-    shortage = any(words in str(error) for words in ("out of memory", "can't allocate memory"))
-    return isinstance(error, MemoryError) or shortage
+    if isinstance(error, (MemoryError, FloatingPointError)):  # the latter if a training diverges
+        return True
+    return any(words in str(error) for words in _OF_SYSTEM)
 
 
 def _words_of(text: str) -> list[str]:

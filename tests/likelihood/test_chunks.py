@@ -9,6 +9,7 @@ from torch import Tensor
 from fairseq_kerbs.kernels import prepared
 from fairseq_kerbs.likelihood import chunks, compilation, custom_operator
 from fairseq_kerbs.likelihood.chunks import _Several, check_words, chunk_size, row_blocks
+from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.senses import build_sense_table
 from tests.helpers.cli import Patch
 from tests.helpers.likelihood import (
@@ -209,3 +210,29 @@ def test_a_target_outside_the_vocabulary_is_named(wrong: int) -> None:
     check_words(torch.tensor([0, 10]), 11)
     with pytest.raises(ValueError, match=f"`target` holds {wrong}, not one of 11 words"):
         check_words(torch.tensor([0, wrong, 10]), 11)
+
+
+@pytest.mark.parametrize("kernel", ["kerbs", "lin", "rbf"])
+@pytest.mark.parametrize("tokens", [0, 3])
+def test_a_batch_without_counted_tokens_has_no_loss(kernel: str, tokens: int) -> None:
+    layer = KerbsOutputLayer(4, 6, 12, kernel=kernel)
+    h = torch.randn(tokens, 4, requires_grad=True)
+    target = torch.full((tokens,), -100)
+    for smoothing in (0.0, 0.1):
+        loss = layer.nll(h, target, label_smoothing=smoothing)
+        assert loss.item() == 0.0
+        for gradient in torch.autograd.grad(loss, [h, layer.weight]):
+            assert not gradient.any()
+            assert gradient.isfinite().all()
+
+
+def test_a_certain_prediction_has_finite_gradients_in_half_precision() -> None:
+    """All of P is 0 then, which cannot be scaled."""
+    layer = KerbsOutputLayer(4, 2, 4, kernel="lin").half()
+    with torch.no_grad():
+        layer.weight.copy_(torch.where(layer.table.words.eq(0).unsqueeze(1), 30.0, -30.0).half())
+    h = torch.full((3, 4), 30.0, dtype=torch.float16, requires_grad=True)
+    loss = layer.nll(h, torch.zeros(3, dtype=torch.long))
+    assert loss.item() == 0.0
+    for gradient in torch.autograd.grad(loss, [h, layer.weight]):
+        assert gradient.isfinite().all()

@@ -281,9 +281,9 @@ def test_attention_of_hypotheses_is_that_of_the_last_pass(passes: int) -> None:
 
 
 def test_the_prior_is_used_before_a_share_of_the_updates() -> None:
-    """Then the passes run. A model that is not trained, as in decoding, has them."""
+    """Then the passes run. A model in evaluation mode has them before, so that it has one score."""
     torch.manual_seed(1)
-    model = make_model("transformer", composition_from=0.25, max_update=10)
+    model = make_model("transformer", composition_from=0.25, max_update=10, dropout=0.0).train()
     batch = tiny.make_batch()["net_input"]
 
     def features() -> Tensor:
@@ -300,6 +300,11 @@ def test_the_prior_is_used_before_a_share_of_the_updates() -> None:
     for updates, expected in ((0, by_prior), (2, by_prior), (3, refined), (9, refined)):
         model.set_num_updates(updates)  # as fairseq's task before an update
         torch.testing.assert_close(features(), expected, rtol=0, atol=0)
+    model.set_num_updates(0)
+    model.eval()
+    torch.testing.assert_close(features(), refined, rtol=0, atol=0)
+    with pytest.raises(UserError, match="--composition-from goes with --composition posterior"):
+        make_model("transformer", composition_from=0.25, max_update=10, composition="prior")
     with pytest.raises(UserError, match="--composition-from is a share of --max-update"):
         make_model("transformer", composition_from=0.25)
     with pytest.raises(UserError, match="--composition-from"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fairseq_kerbs.utils import failures
 from fairseq_kerbs.utils.failures import (
     FAILURE,
     REPORTS,
@@ -84,6 +85,23 @@ def test_a_batch_that_was_being_computed(tmp_path: Path) -> None:
         assert found.at_start == at_start
 
 
+def test_after_an_update_it_is_not_the_start(tmp_path: Path, monkeypatch: Patch) -> None:
+    """Such as the first batch of the second epoch, or a checkpoint that cannot be written."""
+    monkeypatch.setenv(failures.REPORTS, str(tmp_path))
+    monkeypatch.setattr(failures, "_noted", False)
+    (tmp_path / "before").mkdir()
+    assert within_fairseq(tmp_path / "before", "{}[1]\n").at_start
+    failures.note_update()
+    (tmp_path / "after").mkdir()
+    assert not within_fairseq(tmp_path / "after", "{}[1]\n").at_start
+
+
+def test_a_report_that_was_not_written_to_its_end_is_none(tmp_path: Path) -> None:
+    for content in ("", "{", "[1]", '{"error": 1}'):
+        (tmp_path / failures.FAILURE).write_text(content)
+        assert failures.read_failure(tmp_path) is None
+
+
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
@@ -113,6 +131,9 @@ def test_words_of_flags() -> None:
         (RuntimeError("CUDA out of memory. Tried to"), True),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), True),
         (OSError(28, "No space left on device"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), True),
+        (RuntimeError("DataLoader worker (pid 3) is killed by signal: Killed."), True),
+        (FloatingPointError("Minimum loss scale reached (0.0001)."), True),
         (FileNotFoundError(2, "No such file"), False),
         (IsADirectoryError(21, "Is a directory"), False),
         (OSError("of another library"), False),
