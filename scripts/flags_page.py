@@ -57,6 +57,7 @@ def page() -> str:
     for title, kind, known in (
         ("All architectures", config.KerbsConfig, None),
         ("Transformers, and fairseq's LSTMs", config.SeparableKerbsConfig, config.KerbsConfig),
+        ("Transformers", config.TransformerKerbsConfig, config.SeparableKerbsConfig),
         ("Recurrent models", config.RecurrentKerbsConfig, config.KerbsConfig),
         ("lstm_kerbs and gru_kerbs", config.RecurrentAttentionConfig, config.RecurrentKerbsConfig),
         ("Criterion kerbs_cross_entropy", KerbsCrossEntropyCriterionConfig, of_fairseq),

@@ -57,6 +57,7 @@ def plugin_flags() -> str:
     for kind in (
         config.KerbsConfig,
         config.SeparableKerbsConfig,
+        config.TransformerKerbsConfig,
         config.RecurrentKerbsConfig,
         config.RecurrentAttentionConfig,
         KerbsCrossEntropyCriterionConfig,

@@ -174,12 +174,6 @@ class _LayerConfig(KernelConfig):  # type: ignore[misc]
         "the exact sequential recursion. Incremental decoding is sequential unless this is 0",
         "[-1, inf)",
     )
-    composition_from: float = _flag(
-        0.0,
-        "share of --max-update from which on the passes run in Transformer training. Before, the "
-        "prior is used, which saves their time (ours)",
-        "[0, 1)",
-    )
     sense_bias: bool = _flag(
         False,
         "append a constant 1 to context vectors. The last coordinate of a sense is then its bias, "
@@ -233,12 +227,24 @@ def add_reallocation_at(parser: Any) -> None:
 
 @dataclass
 class SeparableKerbsConfig(KerbsConfig):
-    """Flags of Transformers and of fairseq's LSTMs."""
+    """Flags that Transformers and fairseq's LSTMs share."""
 
     input_embedding: ChoiceEnum(["composed", "separate"]) = _flag(
         "composed",
         "input embeddings of the decoder: composed of the word's senses (Eq. 6), or separate, one "
         "vector for each word",
+    )
+
+
+@dataclass
+class TransformerKerbsConfig(SeparableKerbsConfig):
+    """Flags of Transformers."""
+
+    composition_from: float = _flag(
+        0.0,
+        "share of --max-update from which on the passes run in training. Before, the prior is "
+        "used, which saves their time (ours)",
+        "[0, 1)",
     )
 
 
@@ -350,7 +356,7 @@ def refuse_flags(args: Any, arch: str, *names: str) -> None:
 
 FLAGS = {
     **{item.name: flag(item.name) for item in fields(RecurrentAttentionConfig)},
-    **{item.name: flag(item.name) for item in fields(SeparableKerbsConfig)},
+    **{item.name: flag(item.name) for item in fields(TransformerKerbsConfig)},
     **{option: flag(f"kernel_{option}") for option in kernel_options()},
     "label_smoothing": flag("label_smoothing"),
     "policy": "--reallocation",

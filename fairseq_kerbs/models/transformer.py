@@ -24,7 +24,7 @@ from fairseq.models import FairseqLanguageModel, transformer, transformer_lm
 from torch import Tensor, nn
 
 from fairseq_kerbs.models.base import KerbsModel, ScoredByOutputLayer, build_input_embedding
-from fairseq_kerbs.models.config import SeparableKerbsConfig, refuse_flags
+from fairseq_kerbs.models.config import TransformerKerbsConfig, refuse_flags
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding
 
 _FEATURES = "fairseq_kerbs.features"  # key of the last step's features in the incremental state
@@ -119,7 +119,7 @@ class _Transformer(KerbsModel):
     with ``--input-embedding separate`` it is one of its own.
     """
 
-    flags = SeparableKerbsConfig
+    flags = TransformerKerbsConfig
     refused: ClassVar[tuple[str, ...]]
 
     @classmethod

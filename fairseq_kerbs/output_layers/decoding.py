@@ -15,8 +15,6 @@ from fairseq_kerbs.likelihood.nll import SenseParameters
 SMALLEST = 1e-30  # no sum of exp() between these lost a part that matters
 LARGEST = 1e30
 CPU_TOKENS = 128  # with few senses the logits of a chunk stay in the cache
-
-
 FEW = 0.25  # further senses per word up to which the words keep their order
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,20 +41,29 @@ FAILING = {
 """Commands that fail within fairseq, and whom the sentence blames."""
 
 
+@pytest.fixture
+def failing(folder: Path, tiny_work: Path, tmp_path: Path, capsys: Capsys) -> Callable[[str], str]:
+    """Runs a command that fails, with SAVE_DIR ``save``; the last line of what it prints."""
+
+    def run(command: str) -> str:
+        name, *flags = command.split()
+        save = tmp_path / "save"
+        if name == "generate":
+            shutil.copytree(folder / "save", save)
+        said = kerbs(capsys, name, folder / "tiny.yaml", tiny_work / "bin", save, *flags, status=2)
+        return said.splitlines()[-1]
+
+    return run
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("standing_in")
 @pytest.mark.parametrize("command", FAILING)
-def test_the_flag_is_named(
-    command: str, folder: Path, tiny_work: Path, tmp_path: Path, capsys: Capsys
-) -> None:
+def test_the_flag_is_named(command: str, failing: Callable[[str], str], tmp_path: Path) -> None:
     """Of several flags, the one that the failing lines read; the traceback is in a file."""
-    name, *flags = command.split()
     save = tmp_path / "save"
-    if name == "generate":
-        shutil.copytree(folder / "save", save)
-    said = kerbs(capsys, name, folder / "tiny.yaml", tiny_work / "bin", save, *flags, status=2)
-    last = said.splitlines()[-1]
-    expected = f"fairseq-kerbs: error: fairseq-{name} cannot serve {FAILING[command]}"
+    last = failing(command)
+    expected = f"fairseq-kerbs: error: fairseq-{command.split()[0]} cannot serve {FAILING[command]}"
     assert last.startswith(expected)
     assert last.endswith(f"leave it out, or give what it needs: see {save}/traceback.txt")
     assert "Traceback" in (save / "traceback.txt").read_text()
@@ -70,14 +80,10 @@ PERHAPS = {
 @pytest.mark.usefixtures("standing_in")
 @pytest.mark.parametrize("command", PERHAPS)
 def test_the_only_flag_is_perhaps_to_blame(
-    command: str, folder: Path, tiny_work: Path, tmp_path: Path, capsys: Capsys
+    command: str, failing: Callable[[str], str], tmp_path: Path
 ) -> None:
-    name, *flags = command.split()
-    save = tmp_path / "save"
-    if name == "generate":
-        shutil.copytree(folder / "save", save)
-    said = kerbs(capsys, name, folder / "tiny.yaml", tiny_work / "bin", save, *flags, status=2)
-    assert f", perhaps by {PERHAPS[command]}; see {save}/traceback.txt" in said
+    where = tmp_path / "save" / "traceback.txt"
+    assert failing(command).endswith(f", perhaps by {PERHAPS[command]}; see {where}")
 
 
 @pytest.mark.slow
