@@ -59,7 +59,8 @@ def figures_of(run: Run) -> dict[str, Any]:
     log = Path(run.folder, "train.log").read_text("utf-8", "replace")
     walls = [int(text) for text in re.findall(r"\bwall[ =](\d+)", log)]  # restarts when resumed
     attempts = [now for now, later in zip(walls, [*walls[1:], 0]) if later < now]
-    parameters = re.search(r"num\. shared model params: ([\d,]+)", log)
+    # the last, as a training with a placement of senses begins with a smaller softmax
+    parameters = re.findall(r"num\. shared model params: ([\d,]+)", log)
     loss = min(map(float, _VALID.findall(log)), default=None)
     value = loss
     signature: str | None = None
@@ -86,7 +87,7 @@ def figures_of(run: Run) -> dict[str, Any]:
         "p": None,
         "signature": signature,
         "valid_loss": loss,
-        "parameters": int(parameters[1].replace(",", "")) if parameters else None,
+        "parameters": int(parameters[-1].replace(",", "")) if parameters else None,
         "minutes": sum(attempts) / 60,
         "processor_minutes": _processor_minutes(Path(run.folder, "processor_time.txt")),
         "length_ratio": length_ratio,

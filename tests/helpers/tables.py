@@ -23,6 +23,7 @@ columns:
 
 
 LOG = """\
+2026 | INFO | fairseq_cli.train | num. shared model params: 1,000,000 (num. trained: 1,000,000)
 2026 | INFO | fairseq_cli.train | num. shared model params: 1,234,567 (num.
 2026 | INFO | train_inner | epoch 1: loss=9, num_updates=150, train_wall=99, wall=60
 2026 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 4.5 | nll_loss 3.165 | ppl 9
