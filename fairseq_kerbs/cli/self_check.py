@@ -153,12 +153,14 @@ def _likelihood(size: dict[str, Any], compiled: bool) -> Outcome:
         return Outcome(f"left out: {compilation.SWITCH} is 0, or no compiler")
     inputs = numerics.make_inputs(**size)
     with _environment(compilation.SWITCH, str(int(compiled))):
-        if compiled and not compilation.worthwhile(len(inputs.w)):
+        senses = len(inputs.w)
+        words = len(inputs.table.senses)
+        if compiled and not compilation.worthwhile(senses, words):
             return Outcome("left out: old torch, or it failed above")
         if compiled:  # otherwise torch stops compiling after eight shapes and dtypes
             torch._dynamo.reset()
         error, name = max(numerics.errors(inputs))
-        if compiled and not compilation.worthwhile(len(inputs.w)):
+        if compiled and not compilation.worthwhile(senses, words):
             return Outcome("torch.compile failed", "no error", False)
     limit = numerics.LIMITS[size["dtype"]]
     return Outcome(f"{error:.1e} of {name}", f"<= {limit:.1e}", error <= limit)

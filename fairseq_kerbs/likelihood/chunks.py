@@ -296,7 +296,8 @@ class _Chunks:
         )
         self.rule = norm_rule(settings.kernel)
         self.with_gradients = gradients
-        self.compiled = settings.compile and gradients and compilation.worthwhile(len(w))
+        pays = compilation.worthwhile(len(w), len(self.table.senses))
+        self.compiled = settings.compile and gradients and pays
         self.size = chunk_size(len(inputs.h), w, self.compiled)
         smoothed = settings.smoothing.word and len(self.table.senses) < len(w)
         self.several = _Several.of(self.table) if smoothed else None

@@ -190,7 +190,7 @@ class KerbsOutputLayer(OutputLayer):
             inputs = contexts, found.rows, found.theta, found.mask, self.kernel, found.prepared
             training = torch.is_grad_enabled() and self._may_compile and not is_compiling()
             stepping = training and contexts.is_cuda and found.prepared is not None
-            if stepping and worthwhile(self.total_senses):
+            if stepping and worthwhile(self.total_senses, self.vocab_size):
                 # for one position, starting a hundred operations takes longer than running them
                 return call(posterior_weights, *inputs, axes=((0,), (0,), (0,), (0,), (-2,)))
             return posterior_weights(*inputs)

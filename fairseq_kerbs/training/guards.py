@@ -114,7 +114,7 @@ def expect_updates(model: nn.Module, max_update: int) -> None:
     layers = [module for module in model.modules() if isinstance(module, OutputLayer)]
     if max_update and distributed_utils.get_global_rank() == 0:
         for layer in layers:
-            logger.info(compilation.describe(layer.total_senses))
+            logger.info(compilation.describe(layer.total_senses, layer.vocab_size))
 
 
 def check_resumed(settings: dict[str, Any], task: Any, args: Any) -> int:

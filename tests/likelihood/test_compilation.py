@@ -131,7 +131,7 @@ def test_a_failing_compilation_warns_once(broken: str, monkeypatch: Patch, caplo
         torch.testing.assert_close(loss_and_gradients(p), expected)
     (warning,) = [r for r in caplog.records if r.levelno == logging.WARNING]
     assert "torch.compile failed" in warning.getMessage()
-    assert not compilation.worthwhile(10**6)
+    assert not compilation.worthwhile(10**6, 10**5)
 
 
 def test_passes_are_compiled_only_where_that_pays(monkeypatch: Patch) -> None:
@@ -170,34 +170,39 @@ def test_passes_are_compiled_only_where_that_pays(monkeypatch: Patch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("senses", "updates", "compiled"),
+    ("senses", "words", "updates", "compiled"),
     [
-        (2000, None, False),
-        (4096, None, True),
-        (2000, 1999, False),
-        (2000, 2000, True),
-        (100_000, 39, False),
-        (100_000, 40, True),
+        (2000, 1000, None, False),
+        (4096, 4096, None, True),
+        (2000, 2000, 1999, False),
+        (2000, 2000, 2000, True),
+        (100_000, 100_000, 39, False),
+        (100_000, 100_000, 40, True),
+        # several senses save more
+        (2000, 1999, 499, False),
+        (2000, 1999, 500, True),
+        (100_000, 40_000, 9, False),
+        (100_000, 40_000, 10, True),
     ],
 )
 def test_a_training_compiles_if_it_is_long_enough(
-    senses: int, updates: int | None, compiled: bool, monkeypatch: Patch
+    senses: int, words: int, updates: int | None, compiled: bool, monkeypatch: Patch
 ) -> None:
     monkeypatch.delenv(compilation.SWITCH, raising=False)
     compilation.expect_updates(updates)
-    assert compilation.worthwhile(senses) == compiled
+    assert compilation.worthwhile(senses, words) == compiled
     if updates is not None:
-        said = compilation.describe(senses)
+        said = compilation.describe(senses, words)
         assert f"{senses} senses and {updates} updates" in said
         assert ("is compiled" in said) == compiled
         assert f"{compilation.SWITCH}={0 if compiled else 1}" in said
     monkeypatch.setenv(compilation.SWITCH, "0")
-    assert not compilation.worthwhile(senses)
+    assert not compilation.worthwhile(senses, words)
     monkeypatch.setenv(compilation.SWITCH, "1")
-    assert compilation.worthwhile(senses)
+    assert compilation.worthwhile(senses, words)
     monkeypatch.setattr(torch_compat, "COMPILES", False)
-    assert not compilation.worthwhile(senses)
-    assert "cannot compile" in compilation.describe(senses)
+    assert not compilation.worthwhile(senses, words)
+    assert "cannot compile" in compilation.describe(senses, words)
 
 
 class Model(nn.Module):
