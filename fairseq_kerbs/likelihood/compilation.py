@@ -26,11 +26,14 @@ LEAST_SENSES = 4096
 LEAST_WORK = 4_000_000
 """Number of senses × updates from which a training saves more time than compilation takes.
 
-On one core compilation takes 15 to 40 seconds. An update of 1,300 tokens saves 3 µs per word of a
-softmax, and 8 µs with label smoothing.
+On a free core compilation takes about 7 seconds for a softmax. An update of 1,300 tokens saves 3 µs
+per word, and 8 µs with label smoothing.
 """
 LEAST_WORK_OF_SEVERAL = 1_000_000
-"""As LEAST_WORK, where words have several senses. There an update saves 27 to 39 µs per sense."""
+"""As LEAST_WORK, where words have several senses, measured with 1.5 and 3 senses per word.
+
+Compilation takes about 14 seconds, and an update of 1,300 tokens saves 27 to 39 µs per sense.
+"""
 
 _works = True  # False once compilation has failed
 _updates: int | None = None  # length of the training of this process, None if it is not known
@@ -75,7 +78,7 @@ def describe(senses: int, words: int) -> str:
     if worthwhile(senses, words):
         return (
             f"the likelihood is compiled during the first update, since {length} save more time "
-            f"than that takes (15 to 40 seconds on a free core; {SWITCH}=0 turns it off)"
+            f"than that takes (7 to 15 seconds on a free core; {SWITCH}=0 turns it off)"
         )
     return (
         f"the likelihood is not compiled: with {length} that would take longer than it saves "

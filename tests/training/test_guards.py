@@ -241,3 +241,15 @@ def test_the_encoder_of_an_unedited_fairseq_has_no_copies() -> None:
     assert model.state_dict().keys() == expected.state_dict().keys()
     model.load_state_dict(expected.state_dict())
     assert not any(getattr(module, "load_to_BT", False) for module in model.modules())
+
+
+@pytest.mark.parametrize(("layer", "lines"), [("kerbs", 1), ("softmax", 1), ("mos", 0)])
+def test_the_log_says_whether_the_likelihood_is_compiled(
+    layer: str, lines: int, caplog: Log
+) -> None:
+    """Nothing of a mixture is compiled, whatever its size."""
+    caplog.set_level("INFO")
+    model = make_model("transformer", output_layer=layer)
+    guards.expect_updates(model, 10**7)
+    guards.expect_updates(nn.Linear(1, 1), 0)  # of unknown length again
+    assert caplog.text.count("the likelihood is ") == lines
