@@ -309,8 +309,9 @@ class OutputLayer(nn.Module):
         return self.nll_with_posteriors(h, target, **options)[0]
 
     @property
-    def _may_compile(self) -> bool:
-        # nn.Module.compile is a method; `layer.compile = False` replaces it
+    def may_compile(self) -> bool:
+        """Whether to compile the likelihood where that pays: not if ``layer.compile`` is False."""
+        # nn.Module.compile is a method, which the attribute replaces
         return self.__dict__.get("compile") is not False
 
     def nll_with_posteriors(self, h: Tensor, target: Tensor, **options: Any) -> Losses:
@@ -328,7 +329,7 @@ class OutputLayer(nn.Module):
             )
         flat = h.reshape(-1, self.embed_dim)
         words = target.reshape(-1)
-        options.setdefault("compile", self._may_compile)
+        options.setdefault("compile", self.may_compile)
         loss, token_nll, posteriors = self._nll(flat, words, NllOptions(**options))
         if loss.dim():
             loss = loss.view(target.shape)

@@ -188,7 +188,7 @@ class KerbsOutputLayer(OutputLayer):
         prepared = None if torch.is_grad_enabled() else self._known(contexts.dtype)[1]
         if prepared is None:
             inputs = contexts, found.rows, found.theta, found.mask, self.kernel, found.prepared
-            training = torch.is_grad_enabled() and self._may_compile and not is_compiling()
+            training = torch.is_grad_enabled() and self.may_compile and not is_compiling()
             stepping = training and contexts.is_cuda and found.prepared is not None
             if stepping and worthwhile(self.total_senses, self.vocab_size):
                 # for one position, starting a hundred operations takes longer than running them

@@ -149,5 +149,10 @@ class MixtureOutputLayer(OutputLayer):
     def _score(self, h: Tensor, prepared: Any) -> tuple[Tensor, Any]:
         return self._log_probs(h), None
 
+    @property
+    def may_compile(self) -> bool:
+        """Nothing of a mixture is compiled."""
+        return False
+
     def _nll(self, h: Tensor, target: Tensor, options: NllOptions) -> Losses:
         return *mixture.mixture_nll(self._mixture(h), target, options), None

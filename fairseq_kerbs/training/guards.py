@@ -22,7 +22,7 @@ from torch import nn
 from fairseq_kerbs import torch_compat
 from fairseq_kerbs.kernels import kernel_options
 from fairseq_kerbs.likelihood import compilation
-from fairseq_kerbs.output_layers import MixtureOutputLayer, OutputLayer
+from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.utils.dictionaries import check_dictionaries
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import NO_FILE, check_checkpoint, check_whole, is_remote, lock_folder
@@ -111,11 +111,10 @@ def expect_updates(model: nn.Module, max_update: int) -> None:
     ``max_update`` is the number of all updates, also those before an interruption. 0 is unknown.
     """
     compilation.expect_updates(max_update or None)
-    layers = [module for module in model.modules() if isinstance(module, OutputLayer)]
-    if max_update and distributed_utils.get_global_rank() == 0:
-        for layer in layers:
-            if isinstance(layer, MixtureOutputLayer):  # nothing of it is compiled
-                continue
+    if not max_update or distributed_utils.get_global_rank() > 0:
+        return
+    for layer in model.modules():
+        if isinstance(layer, OutputLayer) and layer.may_compile:
             logger.info(compilation.describe(layer.total_senses, layer.vocab_size))
 
 
