@@ -135,11 +135,13 @@ def paired_bootstrap(
 ) -> tuple[dict[str, str], dict[str, list[Result]]]:
     """sacreBLEU's paired bootstrap test of raw texts against the first one, with a fixed seed.
 
-    p is two-sided. For n resampled test sets with absolute differences d of the scores it is
+    For n resampled test sets with absolute differences d of the scores,
 
         p = (1 + number of test sets with d − mean(d) > observed difference) / (n + 1).
 
-    Where the observed difference is 0, p is 1.
+    This is smaller than the p of a two-sided test: with normally distributed differences, 11 % of
+    pairs of equally good systems have p < 0.05. The observed difference 0 would have p = 0.42; it
+    is reported as 1.
 
     Returns the signatures, and the results of all systems, by the names of the metrics.
     """
