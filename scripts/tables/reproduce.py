@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, folder, text in (
         ("--corpora", "data", "folder of raw corpora, see configs/tables/data.yaml"),
         ("--work", "runs/tables", "folder of prepared data, checkpoints and logs"),
-        ("--results", "results/tables", "output folder of the tables"),
+        ("--results", "runs/results", "output folder of the tables"),
     ):
         add(name, type=Path, default=Path(folder), metavar="DIR", help=f"{text} [%(default)s]")
     text = "people's scores for Table 1, which 'fairseq-kerbs human-eval score --json' wrote. Its "

@@ -198,8 +198,8 @@ def rate(folder: Path, *names: str) -> None:
 
 def sheets_of_table_1(folder: Path) -> None:
     """Sheets and key as the script of the tables writes them, filled in."""
-    (folder / "results" / "tables").mkdir(parents=True)
-    key = "results/tables/sheets_small_key.json"
+    (folder / "runs" / "results").mkdir(parents=True)
+    key = "runs/results/sheets_small_key.json"
     systems = "--system softmax=A --system kerbs=B --items 5"
     shell(
         f"fairseq-kerbs human-eval export --source S {systems} --sheets sheets --key {key}", folder

@@ -158,7 +158,7 @@ def test_stopped_it_goes_on_and_makes_what_is_missing_or_changed(folder: Path) -
     planned = script(folder, *tables_of, "--dry-run")
     assert sorted(trained(planned)) == ["kerbs", "kerbs_softmax"]
     assert "fairseq-kerbs train " in planned
-    assert not (folder / "results").exists()
+    assert not (folder / "runs" / "results").exists()
     pair, cells = folder / "pair.yaml", folder / "runs" / "tables" / "cells" / "parallel"
     text = pair.read_text()
     pair.write_text(text.replace("flags: {", "flags: {kerbs: {arch: none}, "))
@@ -197,7 +197,7 @@ def test_stopped_it_goes_on_and_makes_what_is_missing_or_changed(folder: Path) -
     (finished,) = cells.glob("kerbs_softmax-s1-*/generate-test.txt")
     assert "Loaded checkpoint" in (finished.parent / "train.log").read_text()
     script(folder, "--table", "pair.yaml", "--report-only")
-    results = folder / "results" / "tables"
+    results = folder / "runs" / "results"
     assert re.search(r"\| KerBS +\| +\| +\| 26 ", (results / "pair_small.md").read_text())
     pair.write_text(text)
     made = script(folder, *tables_of)
@@ -257,7 +257,7 @@ def test_gao2_and_gao4_on_a_small_text(folder: Path) -> None:
     words += [word for row in ("mos", "rho_1") for word in ("--only", f"gao?/*/{row}/s1")]
     said = script(folder, *words)
     assert len(re.findall(r"training cells/toy_text/", said)) == 3  # lin comes with mos
-    work, results = folder / "runs" / "tables", folder / "results" / "tables"
+    work, results = folder / "runs" / "tables", folder / "runs" / "results"
 
     # validation with the best loss has the variance; the training log has the loss
     written = (results / "gao2_small.md").read_text()
@@ -309,14 +309,14 @@ def test_the_script_writes_scores_of_people_into_the_table(scored: Path, tmp_pat
 
     def written(*words: str) -> str:
         script(tmp_path, "--table", "pair.yaml", "--report-only", *words)
-        table = (tmp_path / "results" / "tables" / "pair_small.md").read_text()
+        table = (tmp_path / "runs" / "results" / "pair_small.md").read_text()
         return table.partition("## people: human score")[2].partition("## mt")[0]
 
     assert cells_of(written("--human", "scores.json"), "KerBS")[:4] == ["1.50", "0.53", "8", "1.4"]
     scored.write_text(scored.read_text().replace('"mean": 1.5', '"mean": 1.25'))
     assert cells_of(written("--human", "scores.json"), "KerBS")[0] == "1.25"
     assert cells_of(written(), "KerBS")[:4] == ["", "", "", "1.4"]
-    results = tmp_path / "results" / "tables"
+    results = tmp_path / "runs" / "results"
     sheets = list((results / "sheets_small").iterdir())
     assert sorted(sheet.name for sheet in sheets) == ["rater1.csv", "rater2.csv", "rater3.csv"]
     shown = sheets[0].read_text("utf-8-sig")
@@ -336,7 +336,7 @@ def test_every_training_is_a_job_of_slurm(folder: Path) -> None:
         status = [str(profile / "status.sh"), "999"]
         unknown = subprocess.run(status, env=environ, capture_output=True, text=True)
     assert len(re.findall("Submitted job .* with external jobid", said)) == 5
-    assert "| KerBS" in (folder / "results" / "tables" / "pair_small.md").read_text()
+    assert "| KerBS" in (folder / "runs" / "results" / "pair_small.md").read_text()
     states = re.findall(r"JobName=(\w+) .*JobState=(\w+)", jobs)
     done = {"generate": 2, "prepare": 1, "train": 2}
     assert sorted(states) == [(job, "COMPLETED") for job, n in done.items() for _ in range(n)]
