@@ -147,7 +147,7 @@ class ParallelText:
         splits = {f"test{i or ''}": prefix for i, prefix in enumerate(self.test)}
         splits.update(valid=self.valid, train=self.train)
         return {
-            f"{split}.{language}": Path(f"{prefix}.{language}")
+            f"{split}.{language}": _text_file(prefix, language)
             for split, prefix in splits.items()
             for language in (self.source_lang, self.target_lang)
         }
@@ -184,7 +184,7 @@ class ParallelText:
     def _check_prefix(self, split: str, prefix: str) -> None:
         """Raise a UserError if the name of one of two files is given in place of their prefix."""
         for language in (self.source_lang, self.target_lang):
-            given = prefix.removesuffix(f".{language}")
+            given = prefix.removesuffix(".gz").removesuffix(f".{language}")
             if given != prefix and not Path(f"{prefix}.{language}").exists():
                 raise UserError(
                     f"--{split} {prefix}: both files are named by what their names begin with; "
@@ -192,11 +192,17 @@ class ParallelText:
                 )
 
 
+def _text_file(prefix: str, language: str) -> Path:
+    """PREFIX.LANGUAGE, or PREFIX.LANGUAGE.gz where only that is there."""
+    path, compressed = Path(f"{prefix}.{language}"), Path(f"{prefix}.{language}.gz")
+    return compressed if compressed.is_file() and not path.exists() else path
+
+
 def prepare_parallel(dest: Path, workers: int = 1, **flags: Any) -> None:
     """Raw parallel text to fairseq data.
 
     Tokenizes text (Moses), drops long training pairs, learns and applies BPE, and binarizes into
-    DEST/bin. PREFIX means files such as PREFIX.de and PREFIX.en.
+    DEST/bin. PREFIX means files such as PREFIX.de and PREFIX.en, or PREFIX.de.gz and PREFIX.en.gz.
 
     ``flags`` are the fields of :class:`ParallelText`. Invalid text, or a folder that is in use,
     raises a UserError.

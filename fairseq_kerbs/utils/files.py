@@ -28,6 +28,9 @@ PARTIAL = ".partial-"
 STDIN = "/dev/stdin"
 """Name of standard input for :func:`iter_lines`."""
 
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")
+"""First bytes of files of gzip, bzip2, xz, zip and zstd."""
+
 
 def iter_lines(path: Path | str) -> Iterator[str]:
     r"""Iterate over the lines of UTF-8 text (also .gz), without line ends and byte order mark.
@@ -37,6 +40,7 @@ def iter_lines(path: Path | str) -> Iterator[str]:
     UTF-8.
     """
     number = 0
+    raw = b""
     try:
         # opened by name, standard input would start at its beginning again
         source: Any = os.dup(0) if str(path) == STDIN else path
@@ -45,6 +49,10 @@ def iter_lines(path: Path | str) -> Iterator[str]:
                 line = raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
                 yield line.removeprefix("\ufeff") if number == 1 else line
     except UnicodeDecodeError as error:
+        if number == 1 and raw.startswith(_COMPRESSED):
+            raise UserError(
+                f"{path} is compressed; decompress it first (gzip is read if the name ends in .gz)"
+            ) from None
         raise UserError(
             f"{path}, line {number}: not valid UTF-8 (byte {error.start + 1}); convert the file to "
             "UTF-8 first"

@@ -1,5 +1,6 @@
 """Text to fairseq data: what comes out, is repeated, is refused."""
 
+import gzip
 import os
 import re
 from pathlib import Path
@@ -130,6 +131,19 @@ def test_interrupted_runs_leave_nothing_half_written_and_resume(
     (dest / f"{PARTIAL}bin" / "dict.de.txt").touch()
     run(raw, dest, workers=2)
     assert tree(dest) == whole
+
+
+def test_text_compressed_by_gzip_gives_the_same_data(
+    raw: Path, prepared: Path, tmp_path: Path
+) -> None:
+    for file in raw.iterdir():
+        (tmp_path / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
+    run(tmp_path, tmp_path / "dest")
+    found, expected = tree(tmp_path / "dest"), tree(prepared)
+    assert found.keys() == expected.keys()
+    assert [name for name in found if found[name] != expected[name]] == ["preparation.json"]
+    with pytest.raises(UserError, match=rf"give --train {tmp_path}/train$"):
+        run(tmp_path, tmp_path / "other", train=str(tmp_path / "train.de.gz"))
 
 
 def test_new_text_is_prepared_as_the_record_says(raw: Path, tmp_path: Path) -> None:

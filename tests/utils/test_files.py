@@ -1,13 +1,16 @@
 """Lines are read strictly, files appear whole or not at all; whole checkpoints, and locks."""
 
+import bz2
 import fcntl
 import gzip
+import lzma
 import os
 import signal
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -142,3 +145,19 @@ def test_sha256(tmp_path: Path) -> None:
     whole = sha256_of(tmp_path)
     (tmp_path / "text").rename(tmp_path / "other")
     assert sha256_of(tmp_path) != whole
+
+
+@pytest.mark.parametrize("suffix", ["gz", "bz2", "xz", "zip"])
+def test_compressed_text_without_its_suffix_is_said(suffix: str, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("one line\n")
+    packed = tmp_path / "packed"
+    if suffix == "zip":
+        with zipfile.ZipFile(packed, "w") as archive:
+            archive.write(text)
+    else:
+        opener: Any = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open}[suffix]
+        with opener(packed, "wb") as stream:
+            stream.write(text.read_bytes())
+    with pytest.raises(UserError, match=r"packed is compressed; decompress it first"):
+        read_lines(packed)
