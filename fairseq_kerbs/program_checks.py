@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import ast
 import json
-import math
 import re
 from argparse import Namespace
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from fairseq_kerbs.configurations import language_pair, languages_in, splits_in
 from fairseq_kerbs.programs import GENERATE, TRAIN, Call
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import NO_FILE, check_can_write, check_checkpoint, is_remote
+from fairseq_kerbs.utils.intervals import within
 
 LAST = "checkpoint_last.pt"
 
@@ -134,14 +134,6 @@ def _interval(name: str, action: argparse.Action | None) -> str:
         default = action.default if isinstance(action.default, int) else 0
         return "[0, inf)" if default >= 0 else f"[{default}, inf)"
     return "(-inf, inf)"
-
-
-def within(number: float, interval: str) -> bool:
-    """Tell whether a finite number is in an interval such as ``[0, 1)``."""
-    low, high = map(float, interval[1:-1].split(","))
-    above = number >= low if interval[0] == "[" else number > low
-    below = number <= high if interval[-1] == "]" else number < high
-    return math.isfinite(number) and above and below
 
 
 def _check_literals(call: Call) -> None:

@@ -18,10 +18,11 @@ from fairseq_kerbs.configurations import (
     StagedPlacement,
     load_experiment,
 )
-from fairseq_kerbs.program_checks import INTERVALS, check_call, checkpoints_of, within
+from fairseq_kerbs.program_checks import INTERVALS, check_call, checkpoints_of
 from fairseq_kerbs.programs import GENERATE, TRAIN, read_call
 from fairseq_kerbs.training.staged import Training, check_training
 from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.intervals import within
 from tests.helpers.cli import Capsys, kerbs
 
 SHORT = {"source-lang": "-s", "target-lang": "-t", "arch": "-a"}
@@ -290,16 +291,6 @@ def test_a_flag_that_no_part_has_is_not_dropped() -> None:
 
 
 # ------------------------------------------------------------------ values
-
-
-def test_intervals() -> None:
-    for interval, inside, outside in (
-        ("[0, 1)", (0, 0.5), (-0.1, 1, float("nan"))),
-        ("(0, inf)", (1e-9, 5), (0, float("inf"))),
-        ("[1, inf)", (1,), (0,)),
-    ):
-        assert all(within(number, interval) for number in inside)
-        assert not any(within(number, interval) for number in outside)
 
 
 @pytest.mark.parametrize("name", INTERVALS)

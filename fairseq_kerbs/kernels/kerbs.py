@@ -80,7 +80,7 @@ class KerbsKernel(Kernel):
     """K = |h||w| a(θ)(e^{−θc} − 1), c = cos(h, w)  (Eq. 9).
 
     a(θ) = −g(θ)/θ with g of :func:`kerbs_gain`. θ = 0 is replaced by 1e-8 (1e-30 in float64), where
-    K equals h·w to the last bit. |θ| is limited to :data:`THETA_LIMIT`. Beyond the limit ∂K/∂θ is
+    K equals h·w up to rounding. |θ| is limited to :data:`THETA_LIMIT`. Beyond the limit ∂K/∂θ is
     0, so the steepest logit, −|h||w| e^θ/2 at c = −1, stays finite in float32.
     """
 

@@ -31,7 +31,9 @@ KERNELS_BY_KEY: dict[str, Kernel] = {}  # custom operators take no Python object
 def kernel_key(kernel: Kernel) -> str:
     """Register a kernel for the operator. Equal kernels have the same key."""
     key = f"{type(kernel)}{sorted(vars(kernel).items())}"
-    KERNELS_BY_KEY.setdefault(key, kernel)
+    # classes of the same name can differ, such as one that a notebook defines again
+    while type(KERNELS_BY_KEY.setdefault(key, kernel)) is not type(kernel):
+        key += "'"
     return key
 
 

@@ -106,14 +106,18 @@ def kerbs_nll(  # noqa: PLR0913
     Raises:
         ValueError: a shape, dtype or device does not fit, or an option or target is out of range.
     """
-    if word_of_sense.shape != w.shape[:1] or not len(w):
-        raise ValueError(
-            f"`word_of_sense` has shape {tuple(word_of_sense.shape)}; it must be [M], M = {len(w)}."
-        )
+    _check_word_of_sense(word_of_sense, w)
     table = build_sense_table(word_of_sense, int(word_of_sense.max()) + 1)
     options = NllOptions(ignore_index, label_smoothing, reduction, compile)
     senses = SenseParameters(w, theta, table, build_kernel(kernel))
     return nll_with_posteriors(h, senses, target, options)[0]
+
+
+def _check_word_of_sense(word_of_sense: Tensor, w: Tensor) -> None:
+    if word_of_sense.shape != w.shape[:1] or not len(w):
+        raise ValueError(
+            f"`word_of_sense` has shape {tuple(word_of_sense.shape)}; it must be [M], M = {len(w)}."
+        )
 
 
 def nll_with_posteriors(
@@ -178,7 +182,11 @@ def kerbs_log_probs(
 
     Returns:
         [..., V] in float32, or float64 if an input is float64.
+
+    Raises:
+        ValueError: a shape does not fit, a word 0 … V − 1 has no sense, or no kernel has that name.
     """
+    _check_word_of_sense(word_of_sense, w)
     table = build_sense_table(word_of_sense, vocab_size)
     return word_log_probs(h, SenseParameters(w, theta, table, build_kernel(kernel)))
 

@@ -28,6 +28,7 @@ from fairseq_kerbs.reallocation.policy import DefaultSchedule, all_settings, rea
 from fairseq_kerbs.senses import ALLOCATIONS
 from fairseq_kerbs.training.sense_updates import SenseSchedule
 from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.intervals import within
 
 INTERVAL = DefaultSchedule().interval
 """Default of --reallocation-interval, if the policy has no other."""
@@ -373,10 +374,8 @@ def check_ranges(args: Any, flags: type[FairseqDataclass]) -> None:
     for item in fields(flags):
         interval = item.metadata.get("within")
         if interval:
-            low, high = map(float, interval[1:-1].split(","))
-            ends = {low: interval[0] == "[", high: interval[-1] == "]"}  # whether each is allowed
             value = float(getattr(args, item.name))
-            if not (low < value < high or ends.get(value)):
+            if not within(value, interval):
                 raise ValueError(f"{flag(item.name)} is {value}, but must be within {interval}.")
 
 

@@ -185,14 +185,10 @@ class TransformerLanguageModel(_Transformer, FairseqLanguageModel):
             args.decoder_normalize_before = False
 
     @classmethod
-    def check(cls, args: Any) -> None:
-        super().check(args)
-        if args.decoder_layers_to_keep:
-            args.decoder_layers = len(args.decoder_layers_to_keep.split(","))
-
-    @classmethod
     def build(cls, args: Any, task: Any) -> TransformerLanguageModel:
         """The decoder, which is all of the model."""
+        if args.decoder_layers_to_keep:
+            args.decoder_layers = len(args.decoder_layers_to_keep.split(","))
         if getattr(args, "max_target_positions", None) is None:
             longest = getattr(args, "tokens_per_sample", None)
             args.max_target_positions = longest or transformer_lm.DEFAULT_MAX_TARGET_POSITIONS

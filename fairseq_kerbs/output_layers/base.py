@@ -259,6 +259,8 @@ class OutputLayer(nn.Module):
     def _known(self, dtype: torch.dtype) -> tuple[Any, Any]:
         """Key of the present parameter values for ``dtype``, and the cache if it has this key."""
         values = (*self.parameters(), *self.buffers())
+        if any(value.is_inference() for value in values):
+            return object(), None  # made in inference mode, they have no version counters
         products = autocast_dtype(self.weight.device.type)
         key = (dtype, products, *((value.data_ptr(), value._version) for value in values))
         known, prepared = self._prepared or (None, None)
@@ -319,7 +321,7 @@ class OutputLayer(nn.Module):
 
         Returns:
             the loss, the detached nll of each token without label smoothing, [...], and the
-            responsibilities of senses (None for a mixture).
+            probabilities of the targets and of their senses (None for a mixture).
         """
         self._check(h)
         if target.shape != h.shape[:-1]:

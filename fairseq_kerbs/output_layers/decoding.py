@@ -49,7 +49,7 @@ class RankedSenses(NamedTuple):
         counts = [count for count in mask.sum(1).tolist() if count]
         kernel = senses.kernel.bind(senses.w.shape[1])
         if kernel.inner_product_at_zero and not senses.theta.any():
-            kernel = InnerProductKernel()  # the same to the last bit
+            kernel = InnerProductKernel()  # the same up to rounding, and faster
         products = product_dtype(h, senses.w)
         _, w, w_norm, theta = PreparedSenses.of(
             h, senses.w[order], senses.theta[order], kernel, products

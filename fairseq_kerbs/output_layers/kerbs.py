@@ -203,8 +203,7 @@ class KerbsOutputLayer(OutputLayer):
         if self.training and posteriors is not None and not _in_backward():
             self.inventory.record(target, posteriors)
             if self.sample is not None and self.inventory.recording:
-                valid = posteriors.counted & posteriors.log_prob.isfinite()
-                rows = valid.nonzero().squeeze(1)  # a single synchronization with a GPU
+                rows = posteriors.usable.nonzero().squeeze(1)  # a single synchronization with a GPU
                 self.sample.add(target[rows], h.detach()[rows, : self.sample.dim])
         return loss, token_nll, posteriors
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -60,7 +61,7 @@ class AuthorsCode(Policy):
         word_of_sense = inventory.word_of_sense.tolist()
         senses_per_word = inventory.table.mask.sum(1).tolist()
         donors = iter(by_usage.tolist())
-        most = self.max_moves * vocab_size
+        most = math.ceil(round(self.max_moves * vocab_size, 6))  # 0.07 · 100 is above 7
         visited = 0  # moves, with those of a word to itself
         moved: list[int] = []
         receivers: list[int] = []

@@ -72,7 +72,8 @@ class ContextSample:
     """A random sample of the contexts of each word, drawn in one pass (Vitter's algorithm R).
 
     Args:
-        counts: expected number of contexts of each word, [V]. There may be more.
+        counts: expected number of contexts of each word, [V]. There may be more. Words with fewer
+            than :data:`LEAST_CONTEXTS` are not sampled.
         dim: size d of contexts. They are stored in float16.
         most: maximum number of contexts of a word.
         memory: maximum size of the sample in bytes.
@@ -80,7 +81,8 @@ class ContextSample:
         seed: random seed.
 
     Raises:
-        ValueError: ``memory`` is too small for :data:`LEAST_CONTEXTS` contexts of each word.
+        ValueError: ``most`` is below :data:`LEAST_CONTEXTS`, or ``memory`` is too small for as many
+            contexts of each word.
     """
 
     size: Tensor  # maximum number of contexts of each word, [V]
@@ -93,6 +95,10 @@ class ContextSample:
     def __init__(
         self, counts: Tensor, dim: int, most: int, memory: int, special: int = 4, seed: int = 1
     ) -> None:
+        if most < LEAST_CONTEXTS:
+            raise ValueError(
+                f"`most` is {most}, but clusters need {LEAST_CONTEXTS} contexts a word."
+            )
         counts = torch.where(counts >= LEAST_CONTEXTS, counts, 0).cpu()
         counts[:special] = 0
         rows = memory // (2 * dim)

@@ -42,7 +42,9 @@ class Moves:
     words: Tensor  # [K] words that receive them
     usage: Tensor  # [K] their usage after the move
     reset_theta: bool = True  # set their θ to Kernel.moved_theta
-    reset_moments: bool = True  # restart the optimizer's moments of their embeddings and θ
+    # restart the optimizer's moments of their embeddings and θ; those of values that are replaced
+    # restart in any case
+    reset_moments: bool = True
     vectors: Tensor | None = None  # [K, d] their embeddings after the move [unchanged]
 
     def __len__(self) -> int:
@@ -71,14 +73,17 @@ def apply_moves(senses: SenseState, moves: Moves) -> list[tuple[Tensor, Tensor |
             "leave the layer out of it, or reallocate no senses."
         )
     inventory = senses.inventory
+    inventory.move(moves.senses, moves.words)  # raises before anything has changed
     inventory.start_interval()
-    inventory.move(moves.senses, moves.words)
-    # of several moves of a sense the last one counts
-    usage_after = dict(zip(moves.senses.tolist(), moves.usage.tolist()))
-    moved_senses = list(usage_after)
-    inventory.usage[moved_senses] = inventory.usage.new_tensor(list(usage_after.values()))
+    # of several moves of a sense the last one counts, so all of them get its values
+    numbers = moves.senses.tolist()
+    places = {sense: place for place, sense in enumerate(numbers)}
+    last = [places[sense] for sense in numbers]
+    usage = inventory.usage
+    usage[moves.senses.to(usage.device)] = moves.usage[last].to(usage)
 
-    written: list[tuple[Tensor, Tensor | None]] = [(senses.weight, moves.vectors)]
+    vectors = None if moves.vectors is None else moves.vectors[last]
+    written: list[tuple[Tensor, Tensor | None]] = [(senses.weight, vectors)]
     if senses.kernel.has_theta:
         theta = torch.full((len(moves),), senses.kernel.moved_theta)
         written.append((senses.theta, theta if moves.reset_theta else None))

@@ -19,6 +19,7 @@ from torch import Tensor
 from fairseq_kerbs.kernels import Kernel
 from fairseq_kerbs.reallocation.moves import Moves, SenseState, apply_moves
 from fairseq_kerbs.senses import SenseInventory
+from fairseq_kerbs.utils.intervals import within
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,13 @@ class Policy(ABC):
     needs_bias: ClassVar[bool] = False  # senses have biases; sets --sense-bias
     sense_allocation: ClassVar[str] = "random"  # default of --sense-allocation
     default_schedule: ClassVar[DefaultSchedule] = DefaultSchedule()
+
+    def __post_init__(self) -> None:
+        """Raise a ValueError if a setting is outside its interval."""
+        for name, known in self.settings().items():
+            value = getattr(self, name)
+            if known.within and not within(value, known.within):
+                raise ValueError(f"`{name}` is {value}, but must be within {known.within}.")
 
     @abstractmethod
     def propose(self, senses: SenseState) -> Moves:
@@ -175,7 +183,7 @@ def build_policy(policy: str | Policy, settings: ReallocationSettings | None = N
     """Build the policy of that name with its settings.
 
     Of a :class:`Policy` the given settings are replaced, and without settings it is returned as it
-    is. Raises a ValueError if no policy has that name.
+    is. Raises a ValueError if no policy has that name, or a setting is outside its interval.
     """
     if isinstance(policy, Policy):
         built = policy

@@ -22,6 +22,11 @@ class TargetPosteriors(NamedTuple):
     sense_prob: Tensor  # [N, K] P(s_t = m) of these (Eq. 5), 0 at padding and ignored positions
     counted: Tensor  # [N] False at ignored positions
 
+    @property
+    def usable(self) -> Tensor:
+        """[N] True at targets that statistics count: no ignored ones, no overflow of log P."""
+        return self.counted & self.log_prob.isfinite()
+
 
 class SenseStatistics(nn.Module):
     """Statistics of V words and M senses, as buffers of the checkpoint.
@@ -82,7 +87,7 @@ class SenseStatistics(nn.Module):
         if not self.recording:
             return
         sums = self._pending_sums()
-        valid = posteriors.counted & posteriors.log_prob.isfinite()  # [N]
+        valid = posteriors.usable
         counted = valid.to(self.usage.dtype)
         words = torch.where(valid, target, 0)
         log_prob = torch.where(valid, posteriors.log_prob, 0.0).to(counted.dtype)

@@ -138,6 +138,7 @@ class SenseUpdates:
             if update_num == 0 and self._last_update < 0:  # drop statistics of another training
                 layer.sample = None
                 layer.inventory.start_interval()
+                layer.inventory.log_prob.zero_()  # U stays: it is the prior of the composition
             elif update_num > 0 and self.schedule.moves_after(update_num):
                 try:
                     moved = self._reallocate(optimizer, layer, update_num)
@@ -146,7 +147,7 @@ class SenseUpdates:
                         "the accelerator has no memory left to move senses."
                     ) from error
                 metrics.log_scalar_sum("senses_moved", moved, priority=1500)
-                self._summary = summarize(layer)
+                self._summary = {}
             first = distributed_utils.get_global_rank() == 0
             if not (first and self.schedule.samples_after(update_num)):
                 layer.sample = None
@@ -168,7 +169,8 @@ class SenseUpdates:
                 group = distributed_utils.get_data_parallel_group()
                 distributed_utils.all_reduce(layer.inventory.pending, group=group)
             layer.update_statistics(self.schedule.decay)
-            self._summary = self._summary or summarize(layer)
+            if not self._summary or update_num % self.schedule.interval == 0:
+                self._summary = summarize(layer)
             for name, value in self._summary.items():
                 metrics.log_scalar(name, value, priority=1510, round=3)
 
@@ -195,8 +197,12 @@ class SenseUpdates:
                 logger.warning(f"reallocation after {updates} updates: {reason}.")
             return 0
         for parameter, values in apply_moves(layer.sense_state(), moves):
+            master, rows = master_copy(optimizer, parameter, moves.senses)
             if moves.reset_moments or values is not None:
-                renew(optimizer, parameter, moves.senses, values)
+                reset_moments(getattr(optimizer, "optimizer", optimizer), [master], rows)
+            if values is not None and master is not parameter:
+                shape = (len(rows), *master.shape[1:])
+                master.data[rows.to(master.device)] = values.to(master).reshape(shape)
         done = policy.describe(moves, layer.senses_per_word())
         logger.info(f"reallocation after {updates} updates: {done}")
         return moves.moved
@@ -229,18 +235,15 @@ def summarize(layer: KerbsOutputLayer) -> dict[str, float]:
     return summary
 
 
-@torch.no_grad()
-def renew(optimizer: Any, parameter: Tensor, rows: Tensor, values: Tensor | None) -> None:
-    """Make an optimizer start anew with rows [K] of a parameter.
+def master_copy(optimizer: Any, parameter: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The tensor that an optimizer updates in place of a parameter, and its rows [K'].
 
-    Its moments of the rows are set to zero, and the rows' values [K, ...] are written into its
-    float32 master copy.
+    That is the parameter itself with ``rows`` [K], or a float32 copy.
 
     fairseq's FP16 optimizers update this copy and write it over the parameters. It is one flat
-    tensor per device, or with ``--fp16-no-flatten-grads`` one tensor per parameter. It keeps a θ of
-    1e-8, which underflows in a float16 parameter.
+    tensor per device, of which a row is a single number, or with ``--fp16-no-flatten-grads`` one
+    tensor per parameter. It keeps a θ of 1e-8, which underflows in a float16 parameter.
     """
-    master = parameter
     masters = getattr(optimizer, "fp32_params", None)
     if isinstance(masters, dict):
         flat = [copied for copied in optimizer.fp16_params if copied.device == parameter.device]
@@ -248,11 +251,8 @@ def renew(optimizer: Any, parameter: Tensor, rows: Tensor, values: Tensor | None
         before = sum(copied.numel() for copied in flat[:number])
         width = parameter[0].numel()
         rows = (before + rows.cpu().unsqueeze(1) * width + torch.arange(width)).flatten()
-        master = masters[parameter.device.index]
-    elif masters is not None:
+        return masters[parameter.device.index], rows
+    if masters is not None:
         pairs = zip(optimizer.fp16_params, masters)
-        master = next(master for copied, master in pairs if copied is parameter)
-    reset_moments(getattr(optimizer, "optimizer", optimizer), [master], rows)
-    if values is not None and master is not parameter:
-        shape = (len(rows), *master.shape[1:])
-        master.data[rows.to(master.device)] = values.to(master).reshape(shape)
+        return next(master for copied, master in pairs if copied is parameter), rows
+    return parameter, rows

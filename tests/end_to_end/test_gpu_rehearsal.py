@@ -43,7 +43,7 @@ SELDOM = {
     f"{file}.py:{function}"
     for file, functions in {
         # the first update: what is logged of moves
-        "training/sense_updates": "_reallocate renew summarize",
+        "training/sense_updates": "_reallocate master_copy summarize",
         # the first update: the sums go to the GPU; a new table is checked and made after moves
         "senses/inventory": "move build_sense_table",
         "senses/statistics": "pending",

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.kernels import build_kernel
+from fairseq_kerbs.kernels import Kernel, build_kernel
+from fairseq_kerbs.kernels.base import Partials
 from fairseq_kerbs.likelihood import kerbs_nll
 from fairseq_kerbs.likelihood.custom_operator import KERNELS_BY_KEY, kernel_key
 from fairseq_kerbs.senses import build_sense_table
@@ -33,6 +34,33 @@ def test_kernels_with_the_same_options_have_the_same_key() -> None:
     assert kernel_key(build_kernel("log", power=1.5)) != key
     assert kernel_key(build_kernel("ssg").bind(4)) != kernel_key(build_kernel("ssg").bind(6))
     assert KERNELS_BY_KEY[key] == build_kernel("pow", power=1.5)
+
+
+def scaled(scale: float) -> Kernel:
+    """An inner product times a constant, of a class that closes over it."""
+
+    class Scaled(Kernel):
+        name = "scaled"
+        homogeneous = True
+        has_theta = False
+
+        def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
+            return scale * x
+
+        def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
+            return Partials(torch.full_like(x, scale))
+
+    return Scaled()
+
+
+def test_kernel_classes_of_the_same_name_are_told_apart() -> None:
+    """A notebook defines a class anew when its cell runs again."""
+    p = make_problem(9)
+    senses = (p.w, p.theta, p.word_of_sense)
+    for scale in (2.0, 3.0):
+        loss = kerbs_nll(p.h, *senses, p.target, kernel=scaled(scale))
+        expected = kerbs_nll(p.h, scale * p.w, *senses[1:], p.target, kernel="lin")
+        torch.testing.assert_close(loss, expected)
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean", "none"])

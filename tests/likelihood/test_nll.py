@@ -324,6 +324,9 @@ def test_errors_are_sentences() -> None:
     for change, message in changes:
         with pytest.raises(ValueError, match=message):
             kerbs_nll(**inputs | change)
+    for owners in (p.word_of_sense[:-1], torch.cat([p.word_of_sense, third])):
+        with pytest.raises(ValueError, match=r"M = (29|30)"):
+            kerbs_log_probs(p.h, p.w, p.theta, owners, p.vocab_size)
     assert nll(p._replace(target=p.target.index_fill(0, third, 10))).isfinite()
 
 

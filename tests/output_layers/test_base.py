@@ -96,6 +96,18 @@ def test_vectors_of_another_size_are_refused(name: str, shape: tuple[int, ...]) 
             call(torch.randn(shape))
 
 
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_that_is_made_in_inference_mode_scores(name: str) -> None:
+    """Its tensors have no version counters."""
+    h = torch.randn(3, 8)
+    with torch.inference_mode():
+        layer = make(name).eval()
+        scores = layer.log_probs(h)
+        assert torch.equal(layer.predict(h), scores.argmax(-1))
+    with torch.no_grad():
+        torch.testing.assert_close(layer.log_probs(h), scores)
+
+
 def test_words_are_predicted_a_few_positions_at_a_time() -> None:
     layer, h = make("kerbs"), torch.randn(4, 5, 8)
     expected, few = layer.log_probs(h).argmax(-1), mock.patch.object(base, "PREDICTED_SCORES", 150)

@@ -55,6 +55,21 @@ def test_a_word_may_be_given_its_own_sense_which_counts_as_a_move() -> None:
         assert list(zip(*columns, strict=True)) == expected
 
 
+def test_the_maximum_is_rounded_up_from_the_exact_product() -> None:
+    """0.07 · 100 is 7, and in floating point a little more."""
+    words = torch.arange(100)
+    inventory = inventory_of(
+        words.repeat_interleave(3),
+        100,
+        4,
+        interval_count=(words + 1.0).tolist(),
+        interval_prob=(words + 1.0).tolist(),
+        interval_joint=torch.arange(300.0).tolist(),
+    )
+    assert 0.07 * 100 > 7
+    assert len(reallocate(inventory, "released", ReallocationSettings(max_moves=0.07))) == 7
+
+
 def test_a_frequent_word_whose_probability_underflows_still_receives() -> None:
     """Words 2 and 3 are above the smallest count of the frequent half, 2. Word 3 ranks last."""
     sums: dict[str, Any] = {"interval_count": [1, 1, 9, 8, 2, 2]}

@@ -8,9 +8,11 @@ from torch import nn
 
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.reallocation import (
+    Moves,
     Policy,
     ReallocationSettings,
     SenseState,
+    apply_moves,
     reset_moments,
 )
 from tests.helpers.policies import TurnedAlgorithm1
@@ -60,6 +62,34 @@ def test_moved_rows_begin_afresh_and_no_other(kind: str, policy: str) -> None:
             elif torch.is_tensor(old):
                 assert torch.equal(new, old)
     assert seen == {"adam": 4, "amsgrad": 6, "momentum": 2, "plain": 0}[kind]
+
+
+def test_of_several_moves_of_a_sense_the_last_one_counts() -> None:
+    layer = KerbsOutputLayer(4, 3, 6, sense_allocation="equal")
+    senses = torch.tensor([5, 1, 5])
+    vectors = torch.arange(12.0).view(3, 4)
+    usage = torch.tensor([0.1, 0.2, 0.3])
+    moves = Moves(senses, torch.tensor([2, 0, 0]), torch.tensor([0, 1, 1]), usage, vectors=vectors)
+    written = apply_moves(layer.sense_state(), moves)
+    assert layer.inventory.word_of_sense[[1, 5]].tolist() == [1, 1]
+    assert layer.inventory.usage[[1, 5]].tolist() == pytest.approx([0.2, 0.3])
+    assert torch.equal(layer.weight[[1, 5]], vectors[[1, 2]])
+    # also for a copy of the parameter, into which all rows are written
+    parameter, values = written[0]
+    assert parameter is layer.weight
+    assert values is not None
+    assert torch.equal(values, vectors[[2, 1, 2]])
+
+
+def test_a_move_that_cannot_be_made_changes_nothing() -> None:
+    layer = KerbsOutputLayer(4, 3, 6)
+    layer.inventory.interval_count.fill_(7.0)
+    before = copy.deepcopy(layer.state_dict())
+    senses = torch.arange(6)
+    nowhere = Moves(senses, layer.inventory.word_of_sense.clone(), 0 * senses, torch.ones(6))
+    with pytest.raises(ValueError, match="sense"):
+        apply_moves(layer.sense_state(), nowhere)
+    torch.testing.assert_close(layer.state_dict(), before, rtol=0, atol=0)
 
 
 def step(layer: KerbsOutputLayer, optimizer: torch.optim.Optimizer, seed: int) -> None:

@@ -43,7 +43,7 @@ def inventories(draw: st.DrawFn) -> list[Case]:
     power = draw(st.sampled_from([0.0, 1.0, 8.0]))
     ties = draw(st.booleans())
     occurrences = draw(st.sampled_from([1, 3, 50]))
-    threshold = draw(st.sampled_from([-8.0, -5.0, -1.0, 1.0]))
+    threshold = draw(st.sampled_from([-8.0, -5.0, -1.0, 0.0]))
     max_moves = draw(st.sampled_from([0.005, 0.3, 1.0]))
     settings = ReallocationSettings(log_prob_threshold=threshold, max_moves=max_moves)
     cases = list[Case]()
@@ -115,6 +115,27 @@ def test_a_policy_takes_its_own_settings() -> None:
     assert build_policy(Algorithm1(-7.0)) == Algorithm1(log_prob_threshold=-7.0)
     assert build_policy(Algorithm1(-7.0), values) == Algorithm1(log_prob_threshold=-3.0)
     assert repr(values) == "ReallocationSettings(log_prob_threshold=-3.0, max_moves=0.5)"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"log_prob_threshold": 5.0},
+            "`log_prob_threshold` is 5.0, but must be within",
+        ),
+        ({"max_moves": 0.0}, "`max_moves` is 0.0, but must be within"),
+        ({"cluster_gap": -1.0}, "`cluster_gap` is -1.0, but must be within"),
+        ({"cluster_gap": math.nan}, "`cluster_gap` is nan, but must be within"),
+    ],
+)
+def test_a_setting_outside_its_interval_is_refused(values: dict[str, float], message: str) -> None:
+    [name] = values
+    [reader] = readers_of(name)
+    with pytest.raises(ValueError, match=message):
+        build_policy(reader, ReallocationSettings(**values))
+    with pytest.raises(ValueError, match=message):
+        POLICIES[reader](**values)
 
 
 def test_an_inventory_alone_has_no_contexts() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq.logging import metrics
 
 from fairseq_kerbs.reallocation import (
     POLICIES,
@@ -210,11 +211,31 @@ def test_a_new_training_forgets_the_interval_of_the_model_that_it_begins_from() 
     parts = training()
     inventory = parts[1].decoder.output.inventory
     inventory.interval_count.fill_(7.0)
+    inventory.log_prob.fill_(-1e6)
+    usage = inventory.usage.clone()
+    parts[0]._kerbs_updates.before_update(parts[3], parts[1], 0)
+    assert not inventory.log_prob.any()
+    assert torch.equal(inventory.usage, usage)  # the prior of the composition
     one_update(parts, 0, batches=2)
     counted = float(inventory.interval_count.sum())
     assert counted == sum(make_batch(seed=seed)["ntokens"] for seed in range(2))
     one_update(parts, 1)
     assert float(inventory.interval_count.sum()) > counted
+
+
+def test_the_logged_theta_is_at_most_an_interval_old() -> None:
+    """Also where senses move once, or never."""
+    parts = training(reallocation="none", reallocation_interval=3)
+    layer = parts[1].decoder.output
+    logged = []
+    for update in range(8):
+        with torch.no_grad():
+            layer.theta.fill_(0.1 * update)
+        with metrics.aggregate(new_root=True) as values:
+            parts[0]._kerbs_updates.after_update(parts[1], update)
+        logged.append(values["theta_q50"].avg)
+    expected = layer.kernel.theta_of(torch.tensor([0.0, 0.3, 0.6])).repeat_interleave(3)[:8]
+    assert logged == pytest.approx(expected.tolist(), abs=1e-3)
 
 
 def test_a_new_training_forgets_the_contexts_of_the_model_that_it_begins_from() -> None:
