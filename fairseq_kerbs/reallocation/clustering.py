@@ -54,6 +54,9 @@ WHITENING = 0.5
 STARTS = 5
 """Initializations of k-means. With 2, some words had a worse optimum."""
 
+ROUNDS = 300
+"""Maximum rounds of Lloyd's algorithm."""
+
 BATCH = 20_000
 """Contexts that are clustered together on a GPU, more if one word has more."""
 
@@ -256,33 +259,61 @@ def _k_means(points: Tensor, mask: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """
     draws = torch.rand(k, STARTS, 1, generator=torch.Generator().manual_seed(k)).to(points)
     mask = mask.unsqueeze(1)  # [B, 1, n]
-    squares = points.square().sum(2).unsqueeze(1)  # [B, 1, n]
-    centers = points.new_empty(len(points), STARTS, 0, points.shape[2])  # [B, STARTS, j, d]
-    distances = mask.repeat(1, STARTS, 1)  # [B, STARTS, n]
-    labels = -mask.repeat(1, STARTS, 1).long()
-    for _ in range(300):
-        j = centers.shape[2]
-        if j < k:  # a new center, with a probability by squared distance
-            sums = distances.cumsum(2)
-            places = torch.searchsorted(sums, draws[j] * sums[:, :, -1:])  # [B, STARTS, 1]
-            drawn = points.take_along_dim(places, 1).unsqueeze(2)
-            centers = torch.cat([centers, drawn], 2)
-        else:  # a cluster without members keeps its center
-            members = torch.stack([labels == i for i in range(k)], 2) * mask.unsqueeze(1)
-            counts = members.sum(3, keepdim=True)
-            means = (members.flatten(1, 2) @ points).view_as(centers) / counts.clamp_min(1)
-            centers = torch.where(counts > 0, means, centers)
+    centers = _first_centers(points, mask, draws)
+    labels, distances = _nearest(points, mask, centers)
+    for _ in range(ROUNDS):
         before = labels
-        # |x − c|² − |x|² = |c|² − 2 c·x
-        rows = centers.flatten(1, 2)  # [B, STARTS·j, d]
-        offsets = rows.square().sum(2, keepdim=True)
-        reduced = torch.baddbmm(offsets, rows, points.transpose(1, 2), alpha=-2)
-        nearest, labels = reduced.unflatten(1, (STARTS, -1)).min(2)
-        distances = (nearest + squares).clamp_min(1e-30) * mask
+        centers = _means(points, mask, labels, centers)
+        labels, distances = _nearest(points, mask, centers)
         if torch.equal(labels, before):
             break
     mean, best = (distances.sum(2) / mask.sum(2)).min(1)
     return labels.take_along_dim(best.view(-1, 1, 1), 1).squeeze(1), mean
+
+
+def _first_centers(points: Tensor, mask: Tensor, draws: Tensor) -> Tensor:
+    """Centers of k-means++: each is a context, drawn by its squared distance from those before.
+
+    Args:
+        points: contexts, [B, n, d].
+        mask: 1 at contexts and 0 at padding, [B, 1, n].
+        draws: random numbers from 0 to 1, [k, STARTS, 1].
+
+    Returns:
+        [B, STARTS, k, d].
+    """
+    centers = points.new_empty(len(points), STARTS, 0, points.shape[2])
+    distances = mask.expand(-1, STARTS, -1)  # equal for the first center
+    for draw in draws:
+        sums = distances.cumsum(2)
+        places = torch.searchsorted(sums, draw * sums[:, :, -1:])  # [B, STARTS, 1]
+        centers = torch.cat([centers, points.take_along_dim(places, 1).unsqueeze(2)], 2)
+        _, distances = _nearest(points, mask, centers)
+    return centers
+
+
+def _nearest(points: Tensor, mask: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
+    """Nearest of the centers [B, STARTS, j, d] to each context, and squared distances.
+
+    Returns:
+        indices 0 … j − 1 and distances, [B, STARTS, n]. Distances are 0 at padding.
+    """
+    # |x − c|² − |x|² = |c|² − 2 c·x
+    rows = centers.flatten(1, 2)  # [B, STARTS·j, d]
+    offsets = rows.square().sum(2, keepdim=True)
+    reduced = torch.baddbmm(offsets, rows, points.transpose(1, 2), alpha=-2)
+    nearest, labels = reduced.unflatten(1, (STARTS, -1)).min(2)
+    squares = points.square().sum(2).unsqueeze(1)  # [B, 1, n]
+    return labels, (nearest + squares).clamp_min(1e-30) * mask
+
+
+def _means(points: Tensor, mask: Tensor, labels: Tensor, centers: Tensor) -> Tensor:
+    """Means of the clusters, [B, STARTS, k, d]. A cluster without members keeps its center."""
+    clusters = range(centers.shape[2])
+    members = torch.stack([labels == i for i in clusters], 2) * mask.unsqueeze(1)
+    counts = members.sum(3, keepdim=True)
+    means = (members.flatten(1, 2) @ points).view_as(centers) / counts.clamp_min(1)
+    return torch.where(counts > 0, means, centers)
 
 
 def distribute_senses(distortion_drops: dict[int, list[float]], budget: int) -> Counter[int]:
@@ -321,7 +352,8 @@ def place_word(contexts: Tensor, labels: Tensor, gap: float, moments: Tensor) ->
         contexts: contexts of the word, [n, d].
         labels: their clusters 0 … k − 1, [n].
         gap: maximum of f·(c_k − m)ᵀP(c_k − m) in nats, the preference of a sense for its cluster.
-        moments: sum of [x, 1]ᵀ[x, 1] over contexts x of all words, [d + 1, d + 1].
+        moments: sum of [x, 1]ᵀ[x, 1] over contexts x of all words with enough contexts, each
+            counted as often as it was seen, [d + 1, d + 1].
     """
     points = contexts.double()
     members = F.one_hot(labels).double()  # [n, k]

@@ -33,10 +33,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_kerbs.kernels import KERNELS, Kernel, kernel_logits
-from fairseq_kerbs.reallocation.clustering import LEAST_CONTEXTS, PlacementSettings, place_senses
+from fairseq_kerbs.reallocation.clustering import (
+    LEAST_CONTEXTS,
+    ContextSample,
+    PlacementSettings,
+    place_senses,
+)
 from fairseq_kerbs.reallocation.moves import Moves, SenseState
 from fairseq_kerbs.reallocation.policy import DefaultSchedule, Policy, setting
-from fairseq_kerbs.senses import build_sense_table
 
 SPARE_NATS = 30.0
 """Nats by which the bias of a spare sense is lower. Its gradient is far below Adam's epsilon."""
@@ -75,8 +79,10 @@ class Clusters(Policy):
         inventory = senses.inventory
         # senses 0 … V − 1 are the first of their words
         extra = slice(inventory.vocab_size, None)
-        senses.weight[extra] = senses.weight[inventory.word_of_sense[extra]]
-        senses.weight[extra, -1] -= SPARE_NATS
+        owners = inventory.word_of_sense.clone()
+        owners[extra] = -1
+        words = inventory.word_of_sense[extra]
+        senses.weight[extra] = _spare_copies(senses.weight, owners, words)
         senses.theta[extra] = 0.0
         inventory.usage[extra] = 0.0
 
@@ -103,16 +109,9 @@ class Clusters(Policy):
 
         live = ~spare_senses(weight, word_of_sense, vocab_size)  # [M]
         live_before = torch.bincount(word_of_sense[live], minlength=vocab_size)  # [V]
-        joined = torch.zeros(vocab_size, weight.shape[1], dtype=torch.float64)
-        gaps = torch.full((vocab_size,), self.cluster_gap, dtype=torch.float64)
-        table = build_sense_table(word_of_sense, vocab_size)
-        for word in sample.enough.nonzero().squeeze(1).tolist():
-            contexts = F.pad(sample.contexts(word).double(), (0, 1), value=1.0)
-            own = table.senses[word][table.mask[word]]
-            own = own[live[own]]
-            vector, distance = joined_senses(contexts, weight[own], theta[own], senses.kernel)
-            joined[word] = vector
-            gaps[word] = max(self.cluster_gap, distance)
+        owners = torch.where(live, word_of_sense, -1)
+        joined, distances = _join_senses(sample, owners, weight, theta, senses.kernel)
+        gaps = distances.clamp_min(self.cluster_gap)
 
         kept = int((live_before - 1)[~sample.enough].sum())  # second and later senses of others
         settings = PlacementSettings(inventory.total_senses - kept, inventory.max_senses, gaps)
@@ -134,16 +133,13 @@ class Clusters(Policy):
         new_words = torch.cat([placed_words, spare_words])
 
         weight[placed_rows] = joined[placed_words] + added
-        live[rows] = False
-        live[placed_rows] = True
-        word_after = word_of_sense.clone()
-        word_after[rows] = new_words
-        live_senses = live.nonzero().squeeze(1)
-        first_live = torch.full((vocab_size,), len(word_of_sense)).scatter_reduce(
-            0, word_after[live_senses], live_senses, "amin"
-        )  # [V] a live sense of each word
-        weight[spare_rows] = weight[first_live[spare_words]]
-        weight[spare_rows, -1] -= SPARE_NATS
+        live_afterwards = live.clone()
+        live_afterwards[rows] = False
+        live_afterwards[placed_rows] = True
+        owners = word_of_sense.clone()
+        owners[rows] = new_words
+        owners[~live_afterwards] = -1
+        weight[spare_rows] = _spare_copies(weight, owners, spare_words)
 
         usage_of_word = torch.zeros(vocab_size, dtype=torch.float64)
         usage_of_word.index_add_(0, word_of_sense, inventory.usage.double().cpu())
@@ -188,6 +184,53 @@ def joined_senses(
     means = top.t() @ contexts / top.sum(0).clamp_min(1.0).unsqueeze(1)
     distances = ((weight - vector) * (means - contexts.mean(0)))[:, :-1].sum(1)
     return vector, float(distances[top.any(0)].max())
+
+
+def _join_senses(
+    sample: ContextSample, owners: Tensor, weight: Tensor, theta: Tensor, kernel: Kernel
+) -> tuple[Tensor, Tensor]:
+    """Join the senses of each word with enough contexts by :func:`joined_senses`.
+
+    Args:
+        sample: contexts.
+        owners: word of each live sense, [M], and −1 for spare ones.
+        weight: embeddings of senses, float64 [M, d].
+        theta: their kernel parameters, float64 [M].
+        kernel: kernel of the layer.
+
+    Returns:
+        the vector of each word, [V, d], and the distance of its senses, [V]; 0 for other words.
+    """
+    vocab_size = len(sample.enough)
+    joined = weight.new_zeros(vocab_size, weight.shape[1])
+    distances = weight.new_zeros(vocab_size)
+    by_word = owners.sort(stable=True)
+    ends = torch.searchsorted(by_word.values, torch.arange(vocab_size), right=True).tolist()
+    starts = torch.searchsorted(by_word.values, torch.arange(vocab_size)).tolist()
+    for word in sample.enough.nonzero().squeeze(1).tolist():
+        contexts = F.pad(sample.contexts(word).double(), (0, 1), value=1.0)
+        own = by_word.indices[starts[word] : ends[word]]
+        joined[word], distances[word] = joined_senses(contexts, weight[own], theta[own], kernel)
+    return joined, distances
+
+
+def _spare_copies(weight: Tensor, owners: Tensor, words: Tensor) -> Tensor:
+    """A spare sense for each of ``words`` [n]: a copy of its first live sense with a lower bias.
+
+    Args:
+        weight: embeddings of senses, [M, d], with the bias last.
+        owners: word of each live sense, [M], and −1 for spare ones.
+        words: words, each with a live sense, [n].
+
+    Returns:
+        [n, d].
+    """
+    live = (owners >= 0).nonzero().squeeze(1)
+    none = owners.new_full((int(owners.max()) + 1,), len(owners))
+    first = none.scatter_reduce(0, owners[live], live, "amin")  # [V] first live sense of a word
+    copies = weight[first[words]]
+    copies[:, -1] -= SPARE_NATS
+    return copies
 
 
 def _spare_places(
