@@ -36,7 +36,8 @@ from fairseq_kerbs.torch_compat import assert_later
 STEP = 32  # chunk sizes are multiples of it, which aligns rows of X with a CPU's vectors
 CPU_TOKENS = 256  # maximum size of a chunk on a CPU
 CPU_BYTES = 128 << 20  # maximum size of X on a CPU
-GPU_SHARES = 96, 16  # logits take 1/96 of a GPU's memory in eager mode, 1/16 compiled
+GPU_SHARE_EAGER = 96  # logits take 1/96 of a GPU's memory in eager mode
+GPU_SHARE_COMPILED = 16  # and 1/16 compiled
 BLOCK = 1 << 18  # products per operation in eager mode
 
 _LAST = (-1,)
@@ -115,7 +116,8 @@ def chunk_size(tokens: int, w: Tensor, compiled: bool, cpu_tokens: int = CPU_TOK
     most = min(cpu_tokens, CPU_BYTES // row)
     if w.is_cuda:
         memory = torch.cuda.get_device_properties(w.device).total_memory
-        most = memory // GPU_SHARES[compiled] // row
+        share = GPU_SHARE_COMPILED if compiled else GPU_SHARE_EAGER
+        most = memory // share // row
     most = max(STEP, most // STEP * STEP)
     count = max(1, math.ceil(tokens / most))
     return max(STEP, math.ceil(tokens / count / STEP) * STEP)

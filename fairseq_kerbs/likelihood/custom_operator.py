@@ -43,7 +43,7 @@ class OperatorSettings(NamedTuple):
     smoothing: tuple[float, float]  # fields of Smoothing
     kernel: str  # key in KERNELS_BY_KEY
     products: torch.dtype  # dtype of the matrix products
-    compiled: bool  # allow torch.compile
+    compile: bool  # allow torch.compile
 
 
 # a schema of torch.library has no types but flat ones; hence an argument for each field
@@ -58,21 +58,21 @@ def flat_losses(  # noqa: PLR0913
     smoothing: Sequence[float],
     kernel: str,
     products: torch.dtype,
-    compiled: bool,
+    compile: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """:func:`.chunks.compute_losses` with the signature of the operator's schema.
 
     Args:
         h, w, theta, table, target, weight: fields of :class:`.chunks.LossInputs`.
         gradients: compute gradients.
-        smoothing, kernel, products, compiled: fields of :class:`OperatorSettings`.
+        smoothing, kernel, products, compile: fields of :class:`OperatorSettings`.
 
     Returns:
         loss, nll and sense probabilities of :class:`.chunks.TokenLosses`, then the gradients by h,
         w and θ, which are empty without ``gradients``.
     """
     inputs = LossInputs(h, w, theta, SenseTable(*table), target, weight)
-    settings = LossSettings(KERNELS_BY_KEY[kernel], products, Smoothing(*smoothing), compiled)
+    settings = LossSettings(KERNELS_BY_KEY[kernel], products, Smoothing(*smoothing), compile)
     losses, by_inputs = compute_losses(inputs, settings, gradients)
     if by_inputs is None:
         nothing = losses.loss.new_empty(0)
@@ -103,7 +103,7 @@ if torch_compat.COMPILES:
         flat_losses,
         mutates_args=(),
         schema="(Tensor h, Tensor w, Tensor theta, Tensor[] table, Tensor target, Tensor weight, "
-        "bool gradients, float[] smoothing, str kernel, ScalarType products, bool compiled) -> "
+        "bool gradients, float[] smoothing, str kernel, ScalarType products, bool compile) -> "
         "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     )
     _run.register_fake(_shapes)

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fairseq_kerbs.kernels import Kernel, compute_dtype, kernel_logits
 from fairseq_kerbs.kernels.prepared import product_dtype
-from fairseq_kerbs.likelihood.chunks import GPU_SHARES, Smoothing, check_words
+from fairseq_kerbs.likelihood.chunks import GPU_SHARE_EAGER, Smoothing, check_words
 from fairseq_kerbs.likelihood.nll import NllOptions, check_target
 from fairseq_kerbs.torch_compat import is_compiling
 
@@ -47,6 +47,9 @@ def mixture_nll(mixture: Mixture, target: Tensor, options: NllOptions) -> tuple[
 
     Returns:
         the loss, a scalar or [N], and the nll of each token without smoothing, [N], detached.
+
+    Raises:
+        ValueError: a target is no word, or has another dtype, length or device than it must have.
     """
     contexts = mixture.contexts
     w = mixture.w
@@ -93,7 +96,7 @@ def _chunks(mixture: Mixture) -> list[Mixture]:
     contexts = mixture.contexts.reshape(-1, *mixture.contexts.shape[-2:])  # [N, K, d]
     memory = CHUNK_BYTES
     if contexts.is_cuda:
-        memory = torch.cuda.get_device_properties(contexts.device).total_memory // GPU_SHARES[False]
+        memory = torch.cuda.get_device_properties(contexts.device).total_memory // GPU_SHARE_EAGER
     size = max(8, memory // (4 * count * len(mixture.w)))
     log_weights = mixture.log_weights.reshape(-1, count)
     return [

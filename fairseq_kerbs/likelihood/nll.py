@@ -41,6 +41,11 @@ class NllOptions:
     With label smoothing ε, as in fairseq, the loss of a token is
 
         (1 − ε − ε')·nll − ε' Σ_i log P(word i),    ε' = ε/(V − 1)
+
+    The mean of no target is 0, where ``torch.nn.functional.cross_entropy`` has NaN.
+
+    Raises:
+        ValueError: there is no such reduction, or ε is outside [0, 1).
     """
 
     ignore_index: int = -100  # targets with this value are ignored

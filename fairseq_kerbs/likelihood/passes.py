@@ -122,7 +122,7 @@ def write_gradients(
         logits: kernel values of ``inputs``, or the lowest number where G is 0, [m, n].
 
     Returns:
-        sums of G over senses and over tokens.
+        :class:`GradientSums` of this block, to which the senses of the targets are added.
     """
     grad_logits = gradient.of(logits)
     partials = inputs.partials()

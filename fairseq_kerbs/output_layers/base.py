@@ -98,6 +98,9 @@ class OutputLayer(nn.Module):
         biased: the last coordinate of context vectors is 1, so that the last coordinate of a sense
             embedding is its bias.
         init_scale: standard deviation of initial embeddings, in units of d^−½.
+
+    Raises:
+        ValueError: there is no such kernel, or it does not take vectors of this size.
     """
 
     theta: Tensor  # kernel parameters, [M], zeros if not learned; the kernel's θ by theta_of()
@@ -298,8 +301,8 @@ class OutputLayer(nn.Module):
         Args:
             h: context vectors, [..., d].
             target: target words, [...].
-            options: ``ignore_index``, ``label_smoothing`` and ``reduction`` of
-                :class:`.likelihood.nll.NllOptions`.
+            options: ``ignore_index``, ``label_smoothing``, ``reduction`` and ``compile`` of
+                :class:`.likelihood.nll.NllOptions`. ``layer.compile`` is the default of the last.
 
         Returns:
             the loss, a scalar, or [...] with ``reduction="none"``.

@@ -140,7 +140,7 @@ class ContextSample:
 
     @classmethod
     def from_state(cls, state: dict[str, Tensor]) -> ContextSample:
-        """Restore a sample from :meth:`state`. Sampling continues identically."""
+        """Restore a sample from :meth:`state`. Sampling continues identically, without tags."""
         sample = cls.__new__(cls)
         sample._reset(state["size"].cpu(), state["kept"].shape[1], int(state["seed"]))
         sample.seen += state["seen"].cpu()

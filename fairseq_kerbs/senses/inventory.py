@@ -108,7 +108,11 @@ class SenseInventory(SenseStatistics):
 
     @property
     def table(self) -> SenseTable:
-        """Senses of every word, [V, max_senses]. Rebuilt when the allocation changes."""
+        """Senses of every word, [V, max_senses].
+
+        Rebuilt by :meth:`move`, by loading a state, and on another device. After writing to
+        ``word_of_sense`` it would be out of date.
+        """
         if self._table is None or self._table.senses.device != self.word_of_sense.device:
             self._table = build_sense_table(self.word_of_sense, self.vocab_size, self.max_senses)
         return self._table
