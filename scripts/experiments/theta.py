@@ -77,8 +77,9 @@ def compare(
 ) -> tuple[list[Row], Row]:
     """θ of both words of each pair, and a summary of a model.
 
-    The summary has the number of pairs in which the broad word has the larger θ, p of the two-sided
-    sign test, and rank correlations over all whole words that have been trained on.
+    The summary has the number of pairs in which the broad word has the larger θ, the number in
+    which the more frequent word has it, p of both by the two-sided sign test, and the rank
+    correlation of θ with frequency over all whole words that have been trained on.
     """
     entries, thetas, counts = theta_of_words(checkpoint, dictionary)
     rows: list[Row] = []
@@ -112,6 +113,7 @@ def compare(
         "broad word has the larger theta": larger,
         "p": binomtest(larger, len(rows)).pvalue,
         "more frequent word has the larger theta": more_frequent,
+        "p of this": binomtest(more_frequent, len(rows)).pvalue,
         "words": len(whole),
         "mean theta": float(np.mean(np.asarray(thetas)[whole])),
         "deviation": float(np.std(np.asarray(thetas)[whole])),
