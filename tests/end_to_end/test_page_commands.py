@@ -198,7 +198,7 @@ def rate(folder: Path, *names: str) -> None:
 
 def sheets_of_table_1(folder: Path) -> None:
     """Sheets and key as the script of the tables writes them, filled in."""
-    (folder / "runs" / "results").mkdir(parents=True)
+    (folder / "runs" / "results").mkdir(parents=True, exist_ok=True)
     key = "runs/results/sheets_small_key.json"
     systems = "--system softmax=A --system kerbs=B --items 5"
     shell(
@@ -258,7 +258,7 @@ def model_of_a_table(folder: Path) -> None:
 
 
 BEFORE: dict[str, Callable[[Path], object]] = {
-    "fairseq-kerbs human-eval score --key results": sheets_of_table_1,
+    "fairseq-kerbs human-eval score --key runs": sheets_of_table_1,
     "fairseq-kerbs human-eval score --key key.json sheets": rate,
     "fairseq-kerbs human-eval score --key key.json --baseline a rater": (
         lambda folder: rate(folder, "rater1.csv", "rater2.csv", "rater3.csv")
