@@ -268,6 +268,7 @@ BEFORE: dict[str, Callable[[Path], object]] = {
     "fairseq-kerbs plot contexts models": bert,
     "fairseq-kerbs train CONFIG": begin_anew,
     "fairseq-kerbs train multi30k/transformer_senses DATA SAVE_DIR": begin_anew,
+    "fairseq-kerbs train multi30k/transformer_softmax_senses DATA SAVE_DIR": begin_anew,
     "fairseq-kerbs convert softmax.pt": other_models,
     "fairseq-kerbs report MODEL": model_of_a_table,
     "fairseq-kerbs train toy DATA/bin": (lambda folder: (folder / "DATA" / "bin").symlink_to(".")),
