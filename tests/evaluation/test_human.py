@@ -163,7 +163,7 @@ def test_files_that_are_no_sheet_or_no_key(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="or the sheet belongs to another key"):
         read_sheet(path, make_key(SOURCES, SYSTEMS, items=5, raters=2, seed=2))
     for content, message in (
-        (b"PK\x03\x04\xff...", "not valid UTF-8"),
+        (b"PK\x03\x04\xff...", "is compressed"),
         (b"", "is no sheet of"),
         (b'"1,A,[x],[y],2"\r\n', "is no sheet of"),
     ):
