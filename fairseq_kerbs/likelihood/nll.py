@@ -119,6 +119,7 @@ def kerbs_nll(  # noqa: PLR0913
 
 
 def _check_word_of_sense(word_of_sense: Tensor, w: Tensor) -> None:
+    """Raise a ValueError unless there is a word for each of the senses w [M, d]."""
     if word_of_sense.shape != w.shape[:1] or not len(w):
         raise ValueError(
             f"`word_of_sense` has shape {tuple(word_of_sense.shape)}; it must be [M], M = {len(w)}."
