@@ -14,14 +14,34 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import regex
+
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write, iter_lines
 from fairseq_kerbs.utils.progress import progress
 
 _ACCENTED = re.compile("\\w[\u0300-\u036f]+")
-_OUTER_JOINER = re.compile("\\s[\u200c\u200d]+|[\u200c\u200d]+(?=\\s|$)")
-_INNER_JOINER = re.compile(" ?([\u200c\u200d]) ?")  # is within words, where Moses' rules split
+# not after the virama of Malayalam, with which it is a letter
+_OUTER_JOINER = re.compile("\\s[\u200c\u200d]+|(?<!\u0d4d)[\u200c\u200d]+(?=\\s|$)")
+_INNER_JOINER = re.compile(" ([\u200c\u200d]) ?")  # of signs that are tokens, such as 👩‍👩‍👦
 _SPACE_BEFORE = re.compile(r" (?=[।॥،؛؟۔։።](?:\s|$))")  # marks that Moses' rules do not know
+_SPACE_BEFORE_MARK = regex.compile(r" (?=\p{M})")  # of a sign that is a token, such as ❤️
+# a space without a width, as between words of Khmer; a byte order mark, soft hyphen and word joiner,
+# and signs of the direction of writing
+_INVISIBLE = {0x200B: " ", **dict.fromkeys((0xFEFF, 0xAD, 0x2060, 0x61C, 0x200E, 0x200F))}
+
+_SPELLED_WITH_APOSTROPHE = frozenset(
+    "az be br ca cy eu gn haw ht ku mt nl oc qu so sw tk tr uk uz wo".split()
+)
+"""Languages whose words have apostrophes inside, by the suffix of a text: Ukrainian *п'ять*,
+Turkish *İstanbul'da*, Dutch *auto's*. Moses has rules for English, French and Italian, and in other
+languages makes each apostrophe a token, which a detokenizer cannot undo."""
+_APOSTROPHE = regex.compile(r"(?<=[\p{L}\p{M}])(['’‘·])(?=\p{L})")
+_HIDDEN = dict(zip("'’‘·", "\ufdd0\ufdd1\ufdd2\ufdd3"))  # by characters that no text has
+_SHOWN = {ord(hidden): sign for sign, hidden in _HIDDEN.items()}
+
+SENTENCEPIECE_MARK = "▁"
+"""The mark of a piece of SentencePiece that begins a word, U+2581."""
 
 SMALL = 5000
 """Maximum number of lines that one process handles faster than several processes start."""
@@ -31,7 +51,12 @@ SMALL = 5000
 def _moses(kind: str, language: str) -> Any:
     import sacremoses  # slow to import
 
-    return getattr(sacremoses, kind)(lang=language)
+    moses = getattr(sacremoses, kind)(lang=language)
+    if kind == "MosesTokenizer":
+        # what is no letter becomes a token, but a mark belongs to its letter, in Thai for example
+        letters = moses.IsAlnum + "".join(_HIDDEN.values())
+        moses.PAD_NOT_ISALNUM = (regex.compile(rf"([^{letters}\p{{M}}\u200c\u200d\s.'`,\-])"), r" \1 ")
+    return moses
 
 
 def tokenize(line: str, *, language: str, lowercase: bool = False, escape: bool = False) -> str:
@@ -40,14 +65,19 @@ def tokenize(line: str, *, language: str, lowercase: bool = False, escape: bool 
     Lower-casing follows tokenization.
     """
     line = _OUTER_JOINER.sub(" ", composed(line))
+    if language in _SPELLED_WITH_APOSTROPHE:
+        line = _APOSTROPHE.sub(lambda sign: _HIDDEN[sign[1]], line)
     text = _moses("MosesTokenizer", language).tokenize(line, return_str=True, escape=escape)
-    text = _INNER_JOINER.sub(r"\1", text)
+    text = _SPACE_BEFORE_MARK.sub("", _INNER_JOINER.sub(r"\1", text)).translate(_SHOWN)
     return lower(text, language) if lowercase else text
 
 
 def composed(text: str) -> str:
-    """Text without byte order marks, where a letter and its accents are one character."""
-    text = text.replace("\ufeff", "")
+    """Text without invisible characters, where a letter and its accents are one character.
+
+    Joiners stay, as words are spelled with them. A space without a width becomes a space.
+    """
+    text = text.translate(_INVISIBLE)
     return _ACCENTED.sub(lambda letter: unicodedata.normalize("NFC", letter[0]), text)
 
 
@@ -119,5 +149,10 @@ def load_bpe(codes: Path, vocabulary: Path | None = None, threshold: int = 0) ->
 
 
 def join_subwords(line: str) -> str:
-    """Join subwords to words, as fairseq's ``--remove-bpe``."""
+    """Join subwords to words, as fairseq's ``--remove-bpe``, with ``=sentencepiece`` for its pieces.
+
+    A line of SentencePiece begins with its mark.
+    """
+    if line.lstrip().startswith(SENTENCEPIECE_MARK):
+        return "".join(line.split()).replace(SENTENCEPIECE_MARK, " ").strip()
     return (line + " ").replace("@@ ", "").rstrip(" ")

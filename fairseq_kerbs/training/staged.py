@@ -150,11 +150,11 @@ class _Steps:
         self.training = training
         self.placement = placement
         self.call = call
-        given = call.values
         self.updates = updates_of_softmax(call, placement)
+        self.max_senses = _most_senses(call)
         self.folder = Path(training.save_dir) / "softmax"
         self.last = self.folder / "checkpoint_last.pt"
-        self.placed = self.folder / f"senses_{placement.total}_{given.max_senses}.pt"
+        self.placed = self.folder / f"senses_{placement.total}_{self.max_senses}.pt"
 
     def check_folder(self) -> None:
         """Raise a UserError if the folder has the softmax of another training."""
@@ -209,7 +209,7 @@ class _Steps:
         command += [str(self.last), "-o", str(self.placed), "--data", self.training.data]
         # rows that lower the loss of the training that follows, not senses to read
         command += ["--total-senses", str(self.placement.total), "--number-of-senses", "distortion"]
-        command += ["--max-senses", str(given.max_senses), "--trust-checkpoint"]
+        command += ["--max-senses", str(self.max_senses), "--trust-checkpoint"]
         for flag, subsets in (
             ("--split", given.train_subset),
             ("--valid-split", given.valid_subset),
@@ -287,10 +287,10 @@ def check_training(training: Training, placement: StagedPlacement) -> Call:
             f"--lr-scheduler {given.lr_scheduler} goes by --max-update, which a training with "
             "placement reaches in two parts; take polynomial_decay, inverse_sqrt or fixed"
         )
-    given.max_senses = _most_senses(call)
-    if placement.total > given.max_senses:
+    max_senses = _most_senses(call)
+    if placement.total > max_senses:
         raise UserError(
-            f"placement: total is {placement.total}, more than --max-senses {given.max_senses}"
+            f"placement: total is {placement.total}, more than --max-senses {max_senses}"
         )
     if ":" in training.data:
         raise UserError(f"{training.data}: a training with placement takes one folder of data")

@@ -21,6 +21,21 @@ from tests.helpers.commands import run_program
         ("de", "Der Mann, der „Ja“ sagt.", "Der Mann , der „ Ja “ sagt ."),
         ("fa", "می\u200cخواهم، بله؟", "می\u200cخواهم ، بله ؟"),
         ("hi", "यह घर है। हाँ।", "यह घर है । हाँ ।"),
+        # marks that no composed character has
+        ("th", "ผม ไม่ มี เงิน", "ผม ไม่ มี เงิน"),
+        ("km", "ខ្ញុំ ស្រលាញ់ ឆ្មា", "ខ្ញុំ ស្រលាញ់ ឆ្មា"),
+        ("my", "မြန်မာ စာ", "မြန်မာ စာ"),
+        ("yo", "Ọ̀rọ̀ ni.", "Ọ̀rọ̀ ni ."),
+        ("ru", "за́мок, стоит.", "за́мок , стоит ."),
+        ("he", "שָׁלוֹם, עולם.", "שָׁלוֹם , עולם ."),
+        ("en", "I ❤️ it, a 👩‍👩‍👦 b.", "I ❤️ it , a 👩‍👩‍👦 b ."),
+        ("ml", "അവന്‍ വന്നു.", "അവന്‍ വന്നു ."),
+        # apostrophes of words, and those that are quotation marks
+        ("tr", "İstanbul'da, Türkiye'de.", "İstanbul'da , Türkiye'de ."),
+        ("uk", "П'ять м’ячів.", "П'ять м’ячів ."),
+        ("ca", "L'home, col·lecció.", "L'home , col·lecció ."),
+        ("nl", "Hij zei 'ja' en m'n auto's.", "Hij zei ' ja ' en m'n auto's ."),
+        ("fr", "L'homme d'ici.", "L' homme d' ici ."),
     ],
 )
 def test_tokens_and_round_trip(language: str, raw: str, words: str) -> None:
@@ -46,6 +61,21 @@ def test_characters_are_normalized() -> None:
     assert tokenize("\ufeffKra\u0301l", language="cs", lowercase=True) == "král"
     assert tokenize("बड़ा \u200cघर\u200c है", language="hi") == "बड़ा घर है"  # ड़ is one character
     assert tokenize("İstanbul IŞIK", language="tr", lowercase=True) == "istanbul ışık"
+    assert tokenize("Auto\u00adbahn\u200e, ខ្ញុំ\u200bឆ្មា\u2060", language="km") == "Autobahn , ខ្ញុំ ឆ្មា"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text"),
+    [
+        ("Früh@@ ling is@@", "Frühling is"),  # a hypothesis may end within a word
+        ("▁He llo ▁wor ld .", "Hello world."),
+        ("▁ 我 爱 ▁ 你", "我爱 你"),
+        ("a ▁ b", "a ▁ b"),  # of a text with this sign
+        ("", ""),
+    ],
+)
+def test_subwords_are_joined(pieces: str, text: str) -> None:
+    assert join_subwords(pieces) == text
 
 
 @pytest.mark.parametrize("text", ["a b c d a b\n", "A house .\n", ""])
@@ -80,4 +110,3 @@ def test_bpe_is_that_of_the_commands(tmp_path: Path, capsys: Capsys) -> None:
         assert [*map(load_bpe(ours, own, 20).segment, lines)] == read_lines(applied)
         assert [*map(segment, lines)] not in (lines, read_lines(applied))  # both did something
         assert [join_subwords(segment(line)) for line in lines] == lines
-    assert join_subwords("Früh@@ ling is@@") == "Frühling is"  # a hypothesis may end within a word
