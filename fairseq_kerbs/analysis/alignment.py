@@ -23,6 +23,7 @@ from pandas import factorize
 from fairseq_kerbs.utils.progress import progress
 
 NULL = -1
+ROUNDING = 1e-9  # probabilities that differ by less are equal
 
 
 def align(
@@ -58,7 +59,8 @@ def align(
         translation = expected / totals[cause_of_type]  # t(e | f)
         posterior = translation[kind]
         posterior /= np.repeat(np.add.reduceat(posterior, begin), width)
-    peaks = np.flatnonzero(posterior == np.repeat(np.maximum.reduceat(posterior, begin), width))
+    highest = np.repeat(np.maximum.reduceat(posterior, begin), width)
+    peaks = np.flatnonzero(posterior >= highest * (1 - ROUNDING))
     word = np.repeat(np.arange(len(words)), width)[peaks]
     place = np.arange(len(words)) - (np.cumsum(lengths) - lengths)[line]  # [N] in the line
     candidate = peaks - begin[word]  # 0 is NULL

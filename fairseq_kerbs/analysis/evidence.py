@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_kerbs.analysis.alignment import align
+from fairseq_kerbs.analysis.function_words import function_words
 from fairseq_kerbs.analysis.names import is_dialog, is_function_word
 from fairseq_kerbs.analysis.occurrences import all_tokens, real_words
 from fairseq_kerbs.analysis.words import has_letter
@@ -85,8 +86,12 @@ class ParallelLines:
         if not any(other) or is_dialog(text, other):
             return
         self.translated = True
-        language = getattr(task.cfg or task.args, "source_lang", None)
+        settings = task.cfg or task.args
+        language = getattr(settings, "source_lang", None)
         stem = stemmer(STEMMERS.get(language or "", "none"))
+        # the list of English function words is for English alone
+        self._english = getattr(settings, "target_lang", None) in (None, "en")
+        self._function_words = function_words(text)
         names = [stem(word) if has_letter(word) else "" for line in other for word in line]
         best = align(text, other)
         self._source = np.where(best >= 0, np.array(names, object)[best], "")
@@ -118,6 +123,12 @@ class ParallelLines:
             found.append((line, self._start[line] + self._places[line][column]))
         return found
 
+    def _is_content(self, word: str) -> bool:
+        """Whether a lower-case word of the text has a letter, and is no function word."""
+        if self._english:
+            return not is_function_word(word)
+        return has_letter(word) and word not in self._function_words
+
     def sources(self, tags: Integers) -> Integers:
         """Number of the source word of each occurrence, −1 for none or a rare one."""
         aligned = [self._source[at] for _, at in self._at(tags)]
@@ -130,7 +141,7 @@ class ParallelLines:
             near = self._words[max(self._start[line], at - WINDOW) : at]
             after = self._words[at + 1 : min(self._end[line], at + 1 + WINDOW)]
             beside.append({*near, *after} - {self._words[at]})
-        kinds = sorted({word for words in beside for word in words if not is_function_word(word)})
+        kinds = sorted({word for words in beside for word in words if self._is_content(word)})
         column = {word: number for number, word in enumerate(kinds)}
         table = np.zeros((len(beside), len(kinds)), np.bool_)
         for row, words in enumerate(beside):

@@ -10,8 +10,8 @@ forms of one word (:func:`are_forms`) if
    *Feld* in *Fußballfeld*.
 
 Accents and case are ignored, so that *Männer* is a form of *Mann*. The rule does not see a stem
-whose letters change (*isst* and *essen*), and in scripts without letters, such as Chinese, joins
-equal words only.
+whose letters change (*isst* and *essen*). In scripts without letters, such as Chinese, words are
+short, so that few begin alike by three characters.
 """
 
 from __future__ import annotations

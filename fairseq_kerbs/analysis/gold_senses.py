@@ -70,7 +70,9 @@ def read_gold_senses(path: Path) -> GoldSenses:
     """Read a file of gold senses (:mod:`.data.gold`). An invalid one raises a UserError."""
     gold: dict[tuple[int, int, str], str] = {}
     for number, row in enumerate(read_lines(path), start=1):
-        fields = row.split("\t")
+        fields = [field.strip() for field in row.split("\t")]
+        if not any(fields):
+            continue
         if not (len(fields) == 4 and all(fields) and all(map(str.isdecimal, fields[:2]))):
             raise UserError(
                 f"{path}, line {number}: expected line, occurrence, word and sense between tabs"

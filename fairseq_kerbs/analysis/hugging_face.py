@@ -15,7 +15,6 @@ access to a network.
 from __future__ import annotations
 
 import os
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -23,6 +22,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+import regex
 import torch
 from torch import Tensor
 from torch.nn import Embedding
@@ -34,6 +34,7 @@ from fairseq_kerbs.utils.progress import progress
 
 _MAX_TOKENS = 4000  # per batch, and so per line
 _LINES = 1000  # given to the tokenizer at a time
+_UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 _REMEDY = "give a masked or causal language model, such as BERT or GPT-2"
 
 
@@ -221,7 +222,7 @@ def find_occurrences(
     }
 
 
-def _pattern(model: LanguageModel, word: str) -> re.Pattern[str]:
+def _pattern(model: LanguageModel, word: str) -> regex.Pattern[str]:
     """Pattern of a whole word, in any case if the tokenizer ignores case."""
 
     def pieces(form: str) -> list[int]:
@@ -233,7 +234,11 @@ def _pattern(model: LanguageModel, word: str) -> re.Pattern[str]:
             f"--word: {word!r}: the tokenizer of {model.folder} does not know it; name another word"
         )
     same = pieces(word.lower()) == pieces(word.capitalize())
-    return re.compile(rf"(?<!\w){re.escape(word)}(?!\w)", re.IGNORECASE if same else 0)
+    before, after = r"(?<![\w\p{M}])", r"(?![\w\p{M}])"
+    if _UNSPACED.search(word):
+        before, after = "", r"(?!\p{M})"  # where no space is beside words
+    pattern = before + regex.escape(word) + after
+    return regex.compile(pattern, regex.IGNORECASE if same else regex.V0)
 
 
 def _tokenized(

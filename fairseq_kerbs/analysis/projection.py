@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ class Projection(NamedTuple):
     axes: tuple[str, str]  # labels with shares of the variance
 
 
-def discriminate(points: Points, labels: NDArray[np.int64], senses: int) -> Projection:
+def discriminate(points: Points, labels: NDArray[np.int64], senses: int) -> Projection | None:
     """Project contexts onto the linear discriminants (Fisher 1936) of their senses.
 
     The covariance is shrunk (Ledoit and Wolf 2004). For two senses, the second axis is the first
@@ -37,8 +38,19 @@ def discriminate(points: Points, labels: NDArray[np.int64], senses: int) -> Proj
         points: contexts, [n, d].
         labels: sense of each context, with two or more different values, [n].
         senses: number of senses.
+
+    Returns:
+        the projection, or None if there are too few contexts, or those of a sense do not differ.
     """
-    model = LinearDiscriminantAnalysis(solver="eigen", shrinkage="auto").fit(points, labels)
+    model = LinearDiscriminantAnalysis(solver="eigen", shrinkage="auto")
+    if len(points) <= len(np.unique(labels)):
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that a sense has one context
+            model.fit(points, labels)
+    except np.linalg.LinAlgError:  # no variance within senses
+        return None
     plane = model.transform(points)[:, :2]
     between = model.explained_variance_ratio_[: len(model.classes_) - 1]
     shares = between / between.sum()  # of the variance between senses

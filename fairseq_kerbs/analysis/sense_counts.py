@@ -229,7 +229,10 @@ def interval(values: Floats) -> dict[str, float]:
 
 
 def correlation(x: Floats, y: Floats, given: Floats) -> dict[str, float] | None:
-    """Partial correlation over words with a 95 % bootstrap interval, None if one is constant."""
+    """Partial correlation over words with a 95 % bootstrap interval.
+
+    None if it is undefined: one of the three is constant, or there are too few words.
+    """
     value = float(partial_correlation(x, y, given))
     if not np.isfinite(value):
         return None
@@ -280,5 +283,5 @@ def counts_as_text(judged: Mapping[str, Any]) -> str:
 
 def _with_interval(figure: Mapping[str, float] | None) -> str:
     if figure is None:
-        return "none, all have as many senses"
+        return "undefined: too few words, or all are alike"
     return "{mean:.3f} [{low:.3f}, {high:.3f}]".format(**figure)

@@ -76,11 +76,12 @@ def contexts_by_sense(
     senses = sense_numbers(layer, number)
     of_context = sense_of(layer, number, vectors).numpy()
     points = vectors.double().numpy()
-    if plane == "pca" or len({*of_context}) < 2:
+    projected = None
+    if plane != "pca" and len({*of_context}) > 1:
+        projected = projection.discriminate(points, of_context, len(senses))
+    if projected is None:  # labels of the axes say so
         weight = layer.as_contexts(layer.weight[senses].detach().double())
         projected = projection.project(points, weight.numpy())
-    else:
-        projected = projection.discriminate(points, of_context, len(senses))
     table = DataFrame(projected.contexts, columns=["x", "y"])
     table.insert(0, "sense", of_context + 1)
     table.insert(0, "word", word)

@@ -5,6 +5,7 @@ Lines and occurrences count from 0. An occurrence counts the same word form in a
 
 from __future__ import annotations
 
+import html
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -71,8 +72,13 @@ def gold_of_translations(
     return [
         (*place, senses[number])
         for place, number in zip(places, aligned)
-        if number >= 0 and _LETTERS.fullmatch(senses[number]) and any(map(str.isalpha, place[2]))
+        if number >= 0 and _LETTERS.fullmatch(senses[number]) and _has_letter(place[2])
     ]
+
+
+def _has_letter(word: str) -> bool:
+    """Whether a word has a letter, where an XML entity is the sign that it stands for."""
+    return any(map(str.isalpha, html.unescape(word)))
 
 
 def with_several_senses(
@@ -154,9 +160,20 @@ def with_merged_forms(rows: Sequence[GoldRow]) -> list[GoldRow]:
 
 
 def without_accents(word: str) -> str:
-    """A word without its combining marks: *Männer* becomes *Manner*."""
+    """A word without accents and vowel points: *Männer* becomes *Manner*.
+
+    Marks that make another letter stay: the voicing of Japanese, tones and vowels of Thai and Lao,
+    nuktas and viramas.
+    """
     parts = unicodedata.normalize("NFD", word)
-    return "".join(part for part in parts if not unicodedata.combining(part))
+    kept = "".join(part for part in parts if not _is_accent(part))
+    return unicodedata.normalize("NFC", kept)  # syllables of Korean are one character again
+
+
+def _is_accent(character: str) -> bool:
+    """Whether a character is an accent above or below a letter, or a Hebrew or Arabic point."""
+    combining = unicodedata.combining(character)
+    return combining >= 200 or 10 <= combining <= 36
 
 
 def frequent_senses(

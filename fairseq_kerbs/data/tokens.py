@@ -26,13 +26,12 @@ _OUTER_JOINER = re.compile("\\s[\u200c\u200d]+|(?<!\u0d4d)[\u200c\u200d]+(?=\\s|
 _INNER_JOINER = re.compile(" ([\u200c\u200d]) ?")  # of signs that are tokens, such as 👩‍👩‍👦
 _SPACE_BEFORE = re.compile(r" (?=[।॥،؛؟۔։።](?:\s|$))")  # marks that Moses' rules do not know
 _SPACE_BEFORE_MARK = regex.compile(r" (?=\p{M})")  # of a sign that is a token, such as ❤️
-# a space without a width, as between words of Khmer; a byte order mark, soft hyphen and word joiner,
+# a space without a width, as between words of Khmer; then byte order mark, soft hyphen, word joiner
 # and signs of the direction of writing
 _INVISIBLE = {0x200B: " ", **dict.fromkeys((0xFEFF, 0xAD, 0x2060, 0x61C, 0x200E, 0x200F))}
 
-_SPELLED_WITH_APOSTROPHE = frozenset(
-    "az be br ca cy eu gn haw ht ku mt nl oc qu so sw tk tr uk uz wo".split()
-)
+_CODES = "az be br ca cy eu gn haw ht ku mt nl oc qu so sw tk tr uk uz wo"
+_SPELLED_WITH_APOSTROPHE = frozenset(_CODES.split())
 """Languages whose words have apostrophes inside, by the suffix of a text: Ukrainian *п'ять*,
 Turkish *İstanbul'da*, Dutch *auto's*. Moses has rules for English, French and Italian, and in other
 languages makes each apostrophe a token, which a detokenizer cannot undo."""
@@ -55,7 +54,10 @@ def _moses(kind: str, language: str) -> Any:
     if kind == "MosesTokenizer":
         # what is no letter becomes a token, but a mark belongs to its letter, in Thai for example
         letters = moses.IsAlnum + "".join(_HIDDEN.values())
-        moses.PAD_NOT_ISALNUM = (regex.compile(rf"([^{letters}\p{{M}}\u200c\u200d\s.'`,\-])"), r" \1 ")
+        moses.PAD_NOT_ISALNUM = (
+            regex.compile(rf"([^{letters}\p{{M}}\u200c\u200d\s.'`,\-])"),
+            r" \1 ",
+        )
     return moses
 
 
@@ -149,9 +151,9 @@ def load_bpe(codes: Path, vocabulary: Path | None = None, threshold: int = 0) ->
 
 
 def join_subwords(line: str) -> str:
-    """Join subwords to words, as fairseq's ``--remove-bpe``, with ``=sentencepiece`` for its pieces.
+    """Join subwords to words, as fairseq's ``--remove-bpe``.
 
-    A line of SentencePiece begins with its mark.
+    A line that begins with the mark of SentencePiece is joined as by ``=sentencepiece``.
     """
     if line.lstrip().startswith(SENTENCEPIECE_MARK):
         return "".join(line.split()).replace(SENTENCEPIECE_MARK, " ").strip()

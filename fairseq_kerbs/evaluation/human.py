@@ -20,7 +20,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -159,7 +159,7 @@ def read_sheet(path: Path, key: Key) -> Sheet:
         )
     missing = {(str(answer.item), answer.letter): answer for answer in key.answers}
     scores: dict[tuple[int, str], int] = {}
-    for number, row in enumerate(csv.reader(lines, delimiter=header[1]), start=1):
+    for number, row in enumerate(_rows(path, lines, header[1]), start=1):
         cells = [cell.strip() for cell in row]
         if not any(cells) or cells[0].startswith("#") or cells[0] == HEADER[0]:
             continue
@@ -176,6 +176,16 @@ def read_sheet(path: Path, key: Key) -> Sheet:
     for item, letter in missing:
         raise UserError(f"{path}: the row of item {item}, answer {letter}, is missing")
     return Sheet(path, int(rater[1]), scores)
+
+
+def _rows(path: Path, lines: Sequence[str], delimiter: str) -> Iterator[list[str]]:
+    """Rows of a sheet. A UserError is raised if a quotation mark is not closed."""
+    try:
+        yield from csv.reader(lines, delimiter=delimiter)
+    except csv.Error as error:
+        raise UserError(
+            f"{path} is no CSV: {error}; is a quotation mark at the beginning of a cell not closed?"
+        ) from None
 
 
 def evaluate(key: Key, sheets: Sequence[Sheet], baseline: str | None = None) -> dict[str, Any]:

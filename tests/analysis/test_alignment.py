@@ -57,6 +57,8 @@ def test_words_find_their_translations() -> None:
     together = align([["the", "trunk"], ["the"]], [["ihr", "Elefant", "Rüssel"], ["ihr"]])
     assert together.tolist()[1] == 2
     assert align([["trunk", "up"], ["up"]], [["Rüssel", "Elefant", "auf"], ["auf"]])[0] == 0
+    # all candidates of each word are equally probable, but not to the last bit
+    assert align([["c", "e", "a", "a", "a", "a"]], [["y", "v", "v", "z"]]).tolist() == [NULL] * 6
     assert align([["x"], [], ["y"]], [[], ["q"], []]).tolist() == [NULL, NULL]
     assert align([], []).tolist() == []
 

@@ -23,8 +23,10 @@ class Task:
 
     cfg = None
 
-    def __init__(self, english: list[str], german: list[str], language: str = "de") -> None:
-        self.args = type("Args", (), {"source_lang": language})()
+    def __init__(
+        self, english: list[str], german: list[str], language: str = "de", target: str = "en"
+    ) -> None:
+        self.args = type("Args", (), {"source_lang": language, "target_lang": target})()
         self.target_dictionary = dictionary(0)
         self.source_dictionary = dictionary(0)
         self.lines = list(zip(english, german))
@@ -72,6 +74,18 @@ def test_an_occurrence_has_its_word_and_neighbours(monkeypatch: Patch) -> None:
         [False, True, False, False],
         [False, False, True, False],
     ]
+
+
+def test_function_words_are_those_of_the_target_language(monkeypatch: Patch) -> None:
+    """English *die* and *not* are content words in German, and *der* is a function word."""
+    numbers = range(30)
+    german = [f"der Mann{n} große not" for n in numbers] + [f"a{n} der b{n}" for n in numbers]
+    english = [f"x{n} y{n}" for n in range(60)]
+    lines = lines_of(Task(german, english, "en", "de"), monkeypatch)
+    assert not lines._is_content("der")
+    assert not lines._is_content("42")
+    assert lines._is_content("not")
+    assert not lines_of(Task(german, english, "fr", "en"), monkeypatch)._is_content("not")
 
 
 def test_source_words_are_aligned_stems(monkeypatch: Patch) -> None:

@@ -162,6 +162,12 @@ def test_lines_of_a_language_model_are_samples() -> None:
     assert task.args.sample_break_mode == "eos"
 
 
+def test_empty_lines_and_spaces_of_an_editor_are_no_senses(tmp_path: Path) -> None:
+    path = tmp_path / "gold.tsv"
+    path.write_text("0\t0\tbank\tBank\r\n\n1\t0\tbank \t Ufer \n\t\t\t\n")
+    assert gold_senses.read_gold_senses(path) == {(0, 0, "bank"): "Bank", (1, 0, "bank"): "Ufer"}
+
+
 def test_files_of_another_form_are_refused(tmp_path: Path) -> None:
     second = "0\t0\tbank\tBank\nx\t0\tbank\tUfer\n"
     again = "0\t0\tbank\tBank\n0\t0\tbank\tUfer\n"

@@ -32,6 +32,8 @@ from transformers import (
 
 from fairseq_kerbs.analysis import plots
 from fairseq_kerbs.analysis.hugging_face import (
+    LanguageModel,
+    _pattern,
     context_vectors,
     find_occurrences,
     load_language_model,
@@ -144,6 +146,25 @@ def test_case_matters_where_it_matters_to_the_tokenizer(folders: dict[str, Path]
         find_occurrences(
             load_language_model(folders["cased"]), folders["text"], ["Computer"], 100, 1
         )
+
+
+@pytest.mark.parametrize(
+    ("word", "text", "times"),
+    [
+        ("कम", "कम कमी कम", 2),  # a vowel sign goes on with the word
+        ("cafe", "cafe cafe\u0301", 1),
+        ("银行", "我去银行取钱", 1),  # without spaces
+        ("ไป", "เราไปบ้าน ไป่", 1),
+        ("car", "car scar cars car.", 2),
+    ],
+)
+def test_whole_words_of_other_scripts(word: str, text: str, times: int) -> None:
+    def tokenizer(text: str, **_: object) -> dict[str, list[int]]:
+        return {"input_ids": [*text.encode()]}
+
+    tokenizer.unk_token_id = -1  # type: ignore[attr-defined]
+    model = LanguageModel(Path("model"), None, tokenizer, causal=False, longest=9)
+    assert len(_pattern(model, word).findall(text)) == times
 
 
 def test_a_sample_is_uniform_and_depends_on_the_seed_alone(folders: dict[str, Path]) -> None:

@@ -47,6 +47,7 @@ def test_discriminants_part_senses_that_the_widest_directions_do_not(senses: int
     contexts = DRAW.normal(size=(len(labels), 8)) * np.array([5.0, 5.0, *[0.3] * 6])
     contexts[:, 2:] += 3 * np.eye(4, 6)[labels]
     plane = discriminate(contexts, labels, senses + 1)
+    assert plane is not None
     assert np.abs(plane.contexts.mean(0)).max() < 1e-6
     assert np.isnan(plane.senses[senses]).all()
     used = min(2, senses - 1)
@@ -62,5 +63,22 @@ def test_the_second_axis_of_two_senses_shows_what_the_first_leaves() -> None:
     contexts = DRAW.normal(size=(60, 3)) * np.array([0.5, 3.0, 0.5])
     contexts[:, 0] += 20 * labels
     plane = discriminate(contexts, labels, 2)
+    assert plane is not None
     assert abs(np.corrcoef(plane.contexts[:, 1], contexts[:, 1])[0, 1]) > 0.9
     assert plane.axes[1] == "first principal component of the rest"
+
+
+@pytest.mark.parametrize(
+    ("different", "labels"),
+    [
+        (2, [0, 1]),
+        (3, [0, 1, 2]),
+        (3, [0, 0, 1]),
+        (2, [0] * 20 + [1] * 20),  # the same line twenty times
+    ],
+)
+def test_too_few_different_contexts_have_no_discriminants(
+    different: int, labels: list[int]
+) -> None:
+    contexts = np.repeat(DRAW.normal(size=(different, 5)), len(labels) // different, axis=0)
+    assert discriminate(contexts, np.array(labels), max(labels) + 1) is None

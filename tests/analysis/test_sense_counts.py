@@ -56,7 +56,7 @@ def test_figures_by_hand() -> None:
     assert text.count("one sense per word") == 2
     assert "whole words, 3" in text
     assert "pieces of words, 1" in text
-    assert "none, all have as many senses" in text
+    assert "undefined: too few words, or all are alike" in text
 
 
 def test_clusters_are_those_of_training_contexts() -> None:

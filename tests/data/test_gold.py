@@ -13,6 +13,7 @@ from fairseq_kerbs.data.gold import (
     parallel_words,
     with_merged_forms,
     with_several_senses,
+    without_accents,
 )
 from tests.helpers.cli import Patch
 
@@ -71,6 +72,8 @@ def test_words_aligned_with_none_or_with_punctuation_have_no_sense() -> None:
     others = [[".", "banka"], ["břeh"]]
     assert gold_of_translations(lines, others, [-1, 1, 1, 0]) == [(0, 0, "bank", "banka")]
     assert gold_of_translations(lines, others, [0, -1, 0, 2]) == [(0, 1, "bank", "břeh")]
+    escaped = [["&quot;", "R&amp;D"]]  # an entity is no word
+    assert gold_of_translations(escaped, [["x"]], [0, 0]) == [(0, 0, "R&amp;D", "x")]
 
 
 def test_combining_marks_are_parts_of_words() -> None:
@@ -123,6 +126,21 @@ def test_forms_begin_alike() -> None:
     }
     assert merge_forms({"a": 2, "á": 1}) == {"a": "a", "á": "a"}
     assert merge_forms({}) == {}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("사람", "사랑"), ("은행", "은하"), ("バス", "パス"), ("かき", "かぎ"), ("ไม่", "ไม้")],
+)
+def test_marks_that_make_another_letter_are_no_accents(one: str, other: str) -> None:
+    """Of Korean, whose letters are parts of a character, of Japanese and of Thai."""
+    assert merge_forms({one: 9, other: 5}) == {one: one, other: other}
+
+
+def test_accents_and_points_are_left_out() -> None:
+    words = ["Männer", "kámen", "שָׁלוֹם", "كِتَاب", "हिंदी", "사람"]
+    plain = ["Manner", "kamen", "שלום", "كتاب", "हिंदी", "사람"]
+    assert [*map(without_accents, words)] == plain
 
 
 def test_forms_are_merged_within_a_word() -> None:

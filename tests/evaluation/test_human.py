@@ -170,6 +170,12 @@ def test_files_that_are_no_sheet_or_no_key(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(UserError, match=message):
             read_sheet(path, key)
+    _, path = write_sheet(tmp_path, "1")
+    rows = path.read_text("utf-8-sig").splitlines()
+    opened = f'{rows[-1]}\n1,A,"{"x" * 2**18}\n'
+    path.write_text("\n".join([*rows[:-1], opened]))
+    with pytest.raises(UserError, match=r"is no CSV: .* a quotation mark .* not closed"):
+        read_sheet(path, key)
     path.write_text(key.as_json())
     assert human.read_key(path) == key
     for text in ("[1]", "{", '{"key": {"answers": 3}}', '{"key": 1}'):
