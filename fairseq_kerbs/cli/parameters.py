@@ -244,6 +244,4 @@ output_option = click.option(
     "-o", "--output", type=OUTPUT, metavar="FILE", help="file [standard output]"
 )
 
-language_option = click.option("--lang", metavar="LANG", default="en", help="language of the text")
-
 unescape_option = click.option("--unescape", is_flag=True, help="undo XML entities")

@@ -19,7 +19,6 @@ from fairseq_kerbs.cli.parameters import (
     Several,
     Whole,
     examples,
-    language_option,
     not_with,
     output_option,
     unescape_option,
@@ -160,7 +159,11 @@ def detokenize(
     required=True,
     help="reference translations, raw text",
 )
-@language_option
+@click.option(
+    "--lang",
+    metavar="LANG",
+    help="language of the texts [the suffix of the first reference, as of test.de, or else en]",
+)
 @click.option(
     "--lowercase",
     is_flag=True,
@@ -195,7 +198,7 @@ def detokenize(
 def score(
     hypotheses: tuple[Path, ...],
     reference: tuple[Path, ...],
-    lang: str,
+    lang: str | None,
     lowercase: bool,
     both_cases: bool,
     max_ngram_order: int,
@@ -207,12 +210,14 @@ def score(
     """Detokenized BLEU, chrF and TER with their signatures.
 
     BLEU, chrF and TER by sacreBLEU of fairseq-generate's output (or tokenized text), detokenized,
-    against raw references. Several systems are compared with the first by a paired bootstrap test
+    against raw references. A text in which no full stop or comma has a space before it is raw, and
+    is scored as it is. Several systems are compared with the first by a paired bootstrap test
     (1,000 samples, seed 12345). BLEU's signature does not tell the order of n-grams: another order
     than 4 is printed beside it.
     """
     from fairseq_kerbs.evaluation import bleu
 
+    lang = lang or _language_of(reference[0])
     systems, references = bleu.read_systems(
         hypotheses, reference, language=lang, unescape=unescape, fill=fill_missing
     )
@@ -237,6 +242,12 @@ def score(
         for name, metric in zip(("chrf", "ter"), scores[1:]):
             shown |= {name: metric.score, f"{name}_signature": metric.signature}
         print(json.dumps(shown))
+
+
+def _language_of(reference: Path) -> str:
+    """Language of a text by its suffix of two letters, or else English."""
+    suffix = reference.suffix.removeprefix(".")
+    return suffix if len(suffix) == 2 and suffix.isalpha() else "en"
 
 
 def _print_comparison(

@@ -97,8 +97,8 @@ def read_systems(
 ) -> tuple[dict[str, list[str]], list[list[str]]]:
     """Raw text of hypotheses by file, and of references, all of it :func:`.composed`.
 
-    Hypotheses are fairseq-generate's output, or tokenized text. References are raw text, or the T-
-    lines of such an output. For ``language`` and ``unescape`` see :func:`.detokenize`, for ``fill``
+    Hypotheses are fairseq-generate's output, tokenized text, or raw text. References are raw text,
+    or the T- lines of such an output. For ``language`` and ``unescape`` see :func:`.detokenize`, for ``fill``
     :func:`.detokenize_lines`. A UserError is raised if a file cannot be read, is empty or
     incomplete, or named twice, or numbers of lines differ.
     """
@@ -121,6 +121,7 @@ def read_systems(
             unescape=unescape,
             sentences=sentences,
             fill=fill,
+            keep_raw=True,
         )
         systems[name] = [*map(composed, raw)]
     for name, lines in loaded.items():

@@ -13,6 +13,7 @@ from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 
 _SUBWORD = re.compile(r"@@(?: |$)")
+_TOKEN = re.compile(r" (?:[.,。।،۔።]|'(?:s|t|re|ve|ll|d|m))(?: |$)|@@(?: |$)|^\s*▁")
 _MARKUP = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;"} | {sign: f"\\{sign}" for sign in "\\`*_[]|~$#"}
 )
@@ -26,6 +27,7 @@ def detokenize_lines(
     unescape: bool = False,
     sentences: int | None = None,
     fill: bool = False,
+    keep_raw: bool = False,
 ) -> list[str]:
     """Raw text of fairseq-generate's hypotheses, or of tokenized text with BPE.
 
@@ -38,15 +40,27 @@ def detokenize_lines(
         unescape: undo XML entities.
         sentences: number of sentences that there should be, if it is known.
         fill: texts of sentences that fairseq-generate left out are empty.
+        keep_raw: leave a text as it is that is not :func:`tokenized`.
 
     Raises:
         UserError: hypotheses are missing, or see :func:`.read_generated`.
     """
     output = read_generated(lines, name)
     if output is None:
+        if keep_raw and not unescape and not tokenized(lines):
+            return list(lines)
         return [_raw(line, language, unescape) for line in lines]
     texts = output.texts("H", sentences, fill=fill)
     return texts if output.is_raw else [_raw(text, language, unescape) for text in texts]
+
+
+def tokenized(lines: Sequence[str]) -> bool:
+    """Whether a text is of tokens.
+
+    A line has subwords, or a space before a full stop, a comma, or the end of an English
+    contraction.
+    """
+    return any(map(_TOKEN.search, lines))
 
 
 def read_texts(

@@ -69,6 +69,34 @@ def test_score_command_with_both_cases(tmp_path: Path, capsys: Capsys) -> None:
     assert "|tok:char|" in line
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "tokenizer"),
+    [
+        ("ref.ko", "저는 한국어를 공부합니다.", "tok:ko-mecab"),
+        ("ref.zh", "我爱你。", "tok:zh"),
+        ("ref.nl", "Hij zei 'ja' en m'n auto's.", "tok:13a"),
+        ("ref.txt", "The cat's 'mat'.", "tok:13a"),
+        ("ref", "The cat's mat.", "tok:13a"),
+    ],
+)
+def test_the_reference_names_the_language(
+    name: str, text: str, tokenizer: str, tmp_path: Path, capsys: Capsys
+) -> None:
+    """Text that equals the reference has all points, as its language is detokenized."""
+    lines = f"{text}\n{text}\n"
+    (tmp_path / "out").write_text(lines)
+    (tmp_path / name).write_text(lines)
+    if tokenizer == "tok:ko-mecab":
+        pytest.importorskip(
+            "mecab_ko", reason="mecab-ko, sacreBLEU's extra for Korean, is not installed"
+        )
+    printed = kerbs(
+        capsys, "score", "--hypotheses", tmp_path / "out", "--reference", tmp_path / name
+    )
+    assert tokenizer in printed
+    assert " = 100.00 " in printed
+
+
 def test_the_first_is_the_baseline(tmp_path: Path, capsys: Capsys, monkeypatch: Patch) -> None:
     """The samples are the same whatever the environment asks of sacreBLEU."""
     reference = [f"the cat number {n} sat on the mat ." for n in range(40)]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_kerbs.evaluation.texts import detokenize_lines, read_texts
+from fairseq_kerbs.evaluation.texts import detokenize_lines, read_texts, tokenized
 from fairseq_kerbs.utils.errors import UserError
 
 OUTPUT = """\
@@ -37,6 +37,27 @@ def test_detokenized_output(tmp_path: Path) -> None:
     assert raw(tokens) == ["Anna's dog.", 'He said: "No!"']
     entities = ["H-0\t-1\tR &amp; D"]  # are undone only when asked
     assert (raw(entities), raw(entities, unescape=True)) == (["R &amp; D"], ["R & D"])
+
+
+@pytest.mark.parametrize(
+    ("line", "is_tokenized"),
+    [
+        ("Anna's 'dog' barks, doesn't it?", False),
+        ("Was ? Vraiment !", False),  # as French is written
+        ("한국어를 공부합니다.", False),
+        ("Anna 's dog", True),
+        ("a dog .", True),
+        ("a dog , and a cat", True),
+        ("यह घर है ।", True),
+        ("a d@@ og", True),
+        ("▁a ▁d og", True),
+    ],
+)
+def test_raw_text_is_told_from_tokens(line: str, is_tokenized: bool) -> None:
+    lines = ["A cat", line]
+    assert tokenized(lines) == is_tokenized
+    kept = detokenize_lines(lines, language="en", name="text", keep_raw=True)
+    assert kept == lines if not is_tokenized else kept[1] != line
 
 
 def test_output_that_cannot_be_scored(tmp_path: Path) -> None:
