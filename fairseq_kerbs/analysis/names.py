@@ -33,6 +33,7 @@ from fairseq_kerbs.analysis.forms import joined_forms
 from fairseq_kerbs.analysis.function_words import function_words
 from fairseq_kerbs.analysis.occurrences import Numbers, Text
 from fairseq_kerbs.analysis.words import has_letter
+from fairseq_kerbs.data.tokens import SENTENCEPIECE_MARK
 
 LEAST_OCCURRENCES = 40  # minimum of the clearest words
 LEAST_SHARE = 0.05  # minimum share of a source word in the occurrences of a sense
@@ -158,7 +159,8 @@ class Example(NamedTuple):
 
 def is_function_word(word: str) -> bool:
     """Whether a word has no letter, or is an English function word."""
-    return not has_letter(word) or word.lower() in _FUNCTION_WORDS
+    plain = word.removeprefix(SENTENCEPIECE_MARK)
+    return not has_letter(plain) or plain.lower() in _FUNCTION_WORDS
 
 
 def _may_be_name(word: str) -> bool:
@@ -301,7 +303,8 @@ class SenseNames:
         return np.array(["" if self._is_function_word(word) else word for word in words], object)
 
     def _is_function_word(self, word: str) -> bool:
-        return is_function_word(word) or word.lower() in self._function_words
+        plain = word.removeprefix(SENTENCEPIECE_MARK)
+        return is_function_word(plain) or plain.lower() in self._function_words
 
     def names(self, entry: int, piece: bool = False) -> dict[int, SenseName]:
         """Names of the senses that occur, by their row in the layer.

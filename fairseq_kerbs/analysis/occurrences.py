@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pandas import DataFrame
 from torch import Tensor
 
-from fairseq_kerbs.analysis.words import BPE_MARK, joined_words
+from fairseq_kerbs.analysis.words import joined_words, word_of_piece
 from fairseq_kerbs.checkpoints.contexts import (
     MOST_LOG_PROBS,
     no_words,
@@ -36,7 +36,7 @@ def real_words(
 ) -> tuple[list[str], list[tuple[int, int]]]:
     """Words of a sentence, and the column and place of those that are a single token.
 
-    Padding and the end of the sentence are left out. BPE pieces are words unless ``joined``.
+    Padding and the end of the sentence are left out. Pieces are words unless ``joined``.
     """
     skipped = dictionary.pad(), dictionary.eos()
     columns = [at for at, token in enumerate(tokens) if token not in skipped]
@@ -50,7 +50,7 @@ def real_words(
 def all_tokens(
     tokens: Sequence[int], dictionary: Any
 ) -> tuple[list[str], list[tuple[int, int, bool]]]:
-    """Words of a sentence with BPE pieces joined, and its tokens: column, place and piece.
+    """Words of a sentence with pieces joined, and its tokens: column, place and piece.
 
     The place is that of the word in the sentence. A token that is not a whole word is a piece.
     Padding and the end of the sentence are left out.
@@ -59,13 +59,8 @@ def all_tokens(
     whole = dict(singles)
     skipped = dictionary.pad(), dictionary.eos()
     columns = [at for at, token in enumerate(tokens) if token not in skipped]
-    places = []
-    place = 0
-    for column in columns:
-        places.append((column, place, column not in whole))
-        if not dictionary[tokens[column]].endswith(BPE_MARK):
-            place += 1
-    return words, places
+    places = word_of_piece([dictionary[tokens[column]] for column in columns])
+    return words, [(column, place, column not in whole) for column, place in zip(columns, places)]
 
 
 class Text(NamedTuple):

@@ -18,7 +18,7 @@ from fairseq.data.data_utils import collate_tokens
 from fairseq.models import FairseqLanguageModel
 from torch import Tensor
 
-from fairseq_kerbs.analysis.words import BPE_MARK
+from fairseq_kerbs.analysis.words import joined_words
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.senses import number_senses
 from fairseq_kerbs.utils.errors import UserError
@@ -66,12 +66,9 @@ def with_senses(
         for hypothesis, entries in zip(batch, _entries(batch, model, task)):
             sentence = lines[hypothesis.line].partition("\t")[0][2:]
             senses = " ".join(f"{word}#{sense}:{share:.4f}" for word, sense, share in entries)
-            before = ["", *(word for word, *_ in entries)]
-            whole = dict.fromkeys(  # without final pieces of words
-                f"{word}#{sense}"
-                for (word, sense, _), previous in zip(entries, before)
-                if not previous.endswith(BPE_MARK)
-            )
+            _, places = joined_words([word for word, *_ in entries[:-1]])
+            single = [entries[at] for at in places if at is not None]
+            whole = dict.fromkeys(f"{word}#{sense}" for word, sense, _ in single)
             named = sorted((sense for sense in whole if labels.get(sense)), key=forms.__contains__)
             text = "; ".join(f"{sense}={labels[sense]}" for sense in named)
             added[hypothesis.line] = [f"K-{sentence}\t{senses}\t{text}".rstrip()]

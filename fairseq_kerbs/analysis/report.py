@@ -27,9 +27,10 @@ from fairseq_kerbs.analysis.names import (
     SenseNames,
 )
 from fairseq_kerbs.analysis.words import (
-    BPE_MARK,
     in_context,
+    is_always_piece,
     is_word,
+    of_sentencepiece,
     sense_numbers,
     senses_by_frequency,
     usage_shares,
@@ -88,13 +89,14 @@ def whole_and_pieces(
 ) -> tuple[list[str], list[str]]:
     """Entries that are whole words, and entries that are pieces of words. Some are both.
 
-    Without data, and if an entry is not in the text, those that end in ``@@`` are pieces.
+    Without data, and if an entry is not in the text, its mark tells whether it is a piece.
 
     Args:
         names: names of senses, or None without data.
         dictionary: fairseq's dictionary.
         words: entries of it.
     """
+    sentencepiece = of_sentencepiece(dictionary.symbols)
     whole = []
     pieces = []
     for word in words:
@@ -102,7 +104,7 @@ def whole_and_pieces(
         is_whole = names is not None and names.is_whole(entry)
         is_piece = names is not None and names.is_piece(entry)
         if not is_whole and not is_piece:
-            is_piece = word.endswith(BPE_MARK)
+            is_piece = is_always_piece(word, sentencepiece)
             is_whole = not is_piece
         if is_whole:
             whole.append(word)

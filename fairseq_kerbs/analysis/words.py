@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, groupby
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairseq_kerbs.data.tokens import SENTENCEPIECE_MARK
 from fairseq_kerbs.evaluation.texts import escape_markdown
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.utils.errors import UserError
@@ -32,10 +34,20 @@ def has_letter(word: str) -> bool:
     return any(map(str.isalpha, word))
 
 
+def entry_of(word: str, dictionary: Any) -> str:
+    """Entry of a word in fairseq's dictionary: with one of SentencePiece *light* is ``▁light``."""
+    marked = f"{SENTENCEPIECE_MARK}{word}"
+    return marked if marked in dictionary.indices else word
+
+
 def word_numbers(dictionary: Any, words: Sequence[str]) -> list[int]:
-    """Indices of words in fairseq's dictionary. Missing words raise a UserError."""
+    """Indices of words in fairseq's dictionary (:func:`entry_of`).
+
+    Missing words raise a UserError.
+    """
     if not all(words):
         raise UserError("--word: an empty text is no word; name an entry of the dictionary")
+    words = [entry_of(word, dictionary) for word in words]
     missing = [word for word in words if word not in dictionary.indices]
     if missing:
         known = []
@@ -52,21 +64,55 @@ def word_numbers(dictionary: Any, words: Sequence[str]) -> list[int]:
     return [dictionary.indices[word] for word in words]
 
 
+def of_sentencepiece(symbols: Sequence[str]) -> bool:
+    """Whether entries are pieces of SentencePiece, of which those that begin a word have a mark."""
+    return any(symbol.startswith(SENTENCEPIECE_MARK) for symbol in symbols)
+
+
+def is_always_piece(symbol: str, sentencepiece: bool) -> bool:
+    """Whether an entry can only be a part of a longer word, by its mark.
+
+    Args:
+        symbol: the entry.
+        sentencepiece: whether it is :func:`of_sentencepiece`.
+    """
+    if sentencepiece:
+        return not symbol.startswith(SENTENCEPIECE_MARK)
+    return symbol.endswith(BPE_MARK)
+
+
+def word_of_piece(pieces: Sequence[str]) -> list[int]:
+    """Number of the word that each piece of a sentence belongs to.
+
+    A word goes on after a piece of BPE that ends with ``@@``. A word of SentencePiece begins with
+    ``▁``.
+
+    >>> word_of_piece(["a", "ban@@", "k"]), word_of_piece(["▁a", "▁ban", "k"])
+    ([0, 1, 1], [0, 1, 1])
+    """
+    if of_sentencepiece(pieces):
+        begins = [piece.startswith(SENTENCEPIECE_MARK) for piece in pieces]
+    else:
+        begins = [not piece.endswith(BPE_MARK) for piece in ("", *pieces[:-1])]
+    return [number - 1 for number in accumulate([True, *begins[1:]])][: len(pieces)]
+
+
 def joined_words(pieces: Sequence[str]) -> tuple[list[str], list[int | None]]:
-    """Join BPE pieces to words, with the position of each word, or None for several pieces.
+    """Join pieces to words, with the position of each word, or None for several pieces.
 
     >>> joined_words(["a", "ban@@", "k"])
     (['a', 'bank'], [0, None])
     """
     words: list[str] = []
     positions: list[int | None] = []
-    begun = ""
-    for position, piece in enumerate(pieces):
-        marked = piece.endswith(BPE_MARK)
-        if not marked or position == len(pieces) - 1:
-            words.append(begun + piece.removesuffix(BPE_MARK))
-            positions.append(None if begun or marked else position)
-        begun = begun + piece.removesuffix(BPE_MARK) if marked else ""
+    numbers = word_of_piece(pieces)
+    sentencepiece = of_sentencepiece(pieces)
+    for _, group in groupby(range(len(pieces)), numbers.__getitem__):
+        own = [*group]
+        text = "".join(pieces[at].removesuffix(BPE_MARK) for at in own)
+        words.append(text.removeprefix(SENTENCEPIECE_MARK) or text)
+        alone = len(own) == 1 and not is_always_piece(pieces[own[0]], sentencepiece)
+        positions.append(own[0] if alone else None)
     return words, positions
 
 
@@ -77,11 +123,23 @@ def part_of_a_word(target: Tensor, symbols: Sequence[str]) -> Tensor:
         target: tokens of sentences, [B, L].
         symbols: entries of the dictionary, [V].
     """
-    marked = torch.tensor([symbol.endswith(BPE_MARK) for symbol in symbols], device=target.device)
+    device = target.device
+    if of_sentencepiece(symbols):
+        inside = torch.tensor([_is_inside(symbol) for symbol in symbols], device=device)
+        piece = inside[target]
+        piece[:, :-1] |= inside[target][:, 1:]
+        return piece
+    marked = torch.tensor([symbol.endswith(BPE_MARK) for symbol in symbols], device=device)
     goes_on = marked[target]
     piece = goes_on.clone()
     piece[:, 1:] |= goes_on[:, :-1]
     return piece
+
+
+def _is_inside(symbol: str) -> bool:
+    """Whether an entry of SentencePiece begins no word, and is no special symbol."""
+    special = symbol.startswith("<") and symbol.endswith(">")
+    return not symbol.startswith(SENTENCEPIECE_MARK) and not special
 
 
 def in_context(tokens: Sequence[str], place: int, most: int) -> str:
@@ -94,9 +152,11 @@ def in_context(tokens: Sequence[str], place: int, most: int) -> str:
 def written_piece(symbol: str) -> str:
     """An entry as a piece of a word, with the mark at the side where the word goes on.
 
-    >>> written_piece("ier"), written_piece("ban@@")
-    ('@@ier', 'ban@@')
+    >>> written_piece("ier"), written_piece("ban@@"), written_piece("▁ban")
+    ('@@ier', 'ban@@', '▁ban@@')
     """
+    if symbol.startswith(SENTENCEPIECE_MARK):
+        return f"{symbol}{BPE_MARK}"
     return symbol if symbol.endswith(BPE_MARK) else f"{BPE_MARK}{symbol}"
 
 

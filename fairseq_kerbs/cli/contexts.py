@@ -18,8 +18,9 @@ from fairseq_kerbs.analysis import hugging_face, plots, projection
 from fairseq_kerbs.analysis.names import FORMS_OF_ONE_WORD, NO_NAME
 from fairseq_kerbs.analysis.projection import Projection
 from fairseq_kerbs.analysis.words import (
-    BPE_MARK,
     csv_of,
+    is_always_piece,
+    of_sentencepiece,
     part_of_a_word,
     sense_numbers,
     sense_of,
@@ -56,14 +57,15 @@ def contexts_by_sense(
     (number,) = word_numbers(trained.dictionary, [word])
     names_split = "train" if any(data.glob("train*.idx")) else split
     found_names = read_names(trained, names_split)
-    begins = word.endswith(BPE_MARK)
+    symbols = trained.dictionary.symbols
+    begins = is_always_piece(symbols[number], of_sentencepiece(symbols))
     piece = begins or (found_names.is_piece(number) and not found_names.is_whole(number))
     # a word that was not read for names can be either
     known = begins or found_names.is_piece(number) or found_names.is_whole(number)
 
     def select(target: Tensor) -> Tensor:
         # as in the names, the whole word and the piece of longer words are apart
-        part = part_of_a_word(target, trained.dictionary.symbols)
+        part = part_of_a_word(target, symbols)
         return part == piece if known else torch.ones_like(part)
 
     found = contexts_of(trained.model, trained.task, split, [number], most, select)

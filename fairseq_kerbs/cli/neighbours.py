@@ -110,7 +110,13 @@ def neighbours(
     import torch
 
     from fairseq_kerbs.analysis import neighbours as analysis
-    from fairseq_kerbs.analysis.words import BPE_MARK, csv_of, is_word, word_numbers
+    from fairseq_kerbs.analysis.words import (
+        csv_of,
+        is_always_piece,
+        is_word,
+        of_sentencepiece,
+        word_numbers,
+    )
     from fairseq_kerbs.checkpoints import model_layer
 
     if compare is not None and data is None:
@@ -119,10 +125,11 @@ def neighbours(
     entries = trained.dictionary
     layer = trained.layer or model_layer(trained.model, checkpoint)
     wanted = word_numbers(entries, words)
+    sentencepiece = of_sentencepiece(entries.symbols)
     compared = [
         is_word(word, number, entries.nspecial)
         and entries.count[number] >= least
-        and not (joined and word.endswith(BPE_MARK))
+        and not (joined and is_always_piece(word, sentencepiece))
         for number, word in enumerate(entries.symbols)
     ]
     if sum(compared) < 2:

@@ -175,7 +175,8 @@ def senses(
         raise UserError(f"--train-data: there is no folder {train_data}")
     trained = read_model(checkpoint, data, dictionary, trust=trust_checkpoint)
     check_senses(trained, checkpoint)
-    word_numbers(trained.dictionary, words)  # which refuses those that are no entries
+    numbers = word_numbers(trained.dictionary, words)
+    words = tuple(trained.dictionary[number] for number in numbers)
     found = Found(None, words)
     if gold is not None:
         train = trained
@@ -242,13 +243,15 @@ def _compare_with_gold(
         read_text,
         without_pieces,
     )
+    from fairseq_kerbs.analysis.words import entry_of
     from fairseq_kerbs.checkpoints.contexts import sample_of
 
     gold = gold_senses.read_gold_senses(path)
     labels = Counter(word for _, _, word in gold)
     layer = trained.layer
     indices = trained.dictionary.indices
-    numbers = {word: indices[word] for word in labels if word in indices}
+    named = {word: entry_of(word, trained.dictionary) for word in labels}
+    numbers = {word: indices[entry] for word, entry in named.items() if entry in indices}
     entries = numbers.values()
     gold_senses.lines_as_samples(trained.task)
     extras = Extras(words=entries, pieces=True, piece_contexts=True)
@@ -277,7 +280,7 @@ def _compare_with_gold(
     names = with_pieces if split == "train" else train
     counted = sense_counts.cluster_training(counted, sample)
     contexts = {word: sample.contexts(numbers[word]).numpy() for word in labelled}
-    most = [word for word, _ in labels.most_common() if word in numbers]
+    most = [named[word] for word, _ in labels.most_common() if word in numbers]
     return Found(
         SenseNames(names, trained.dictionary.symbols),
         words or most[: top or None],

@@ -98,9 +98,9 @@ def read_systems(
     """Raw text of hypotheses by file, and of references, all of it :func:`.composed`.
 
     Hypotheses are fairseq-generate's output, tokenized text, or raw text. References are raw text,
-    or the T- lines of such an output. For ``language`` and ``unescape`` see :func:`.detokenize`, for ``fill``
-    :func:`.detokenize_lines`. A UserError is raised if a file cannot be read, is empty or
-    incomplete, or named twice, or numbers of lines differ.
+    or the T- lines of such an output. For ``language`` and ``unescape`` see :func:`.detokenize`,
+    for ``fill`` :func:`.detokenize_lines`. A UserError is raised if a file cannot be read, is empty
+    or incomplete, or named twice, or numbers of lines differ.
     """
     for flag, paths in (("--hypotheses", hypotheses), ("--reference", references)):
         twice = [path for path in paths if paths.count(path) > 1]

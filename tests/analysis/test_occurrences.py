@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.analysis import occurrences
+from fairseq_kerbs.analysis.names import is_function_word
 from fairseq_kerbs.analysis.occurrences import Extras, read_text
 from fairseq_kerbs.analysis.words import (
     joined_words,
@@ -63,6 +64,20 @@ def test_senses_are_those_of_the_likelihood(trained: Trained, left_pad_target: b
         assert vectors == {}  # padding is no word
         assert sorted(senses) == sorted(text.tokens["sense"][text.tokens["entry"] == word])
         assert len(contexts_of(model, task, "test", [word], 7)[word]) == 7
+
+
+def test_pieces_of_sentencepiece_are_joined() -> None:
+    pieces = ["▁the", "▁ban", "k", "▁", "我", "▁off"]
+    assert joined_words(pieces) == (["the", "bank", "我", "off"], [0, None, None, 5])
+    assert joined_words(["k", "▁of"]) == (["k", "of"], [None, 1])
+    assert joined_words(["▁"]) == (["▁"], [0])
+    assert joined_words([]) == ([], [])
+    symbols = ["▁the", "▁ban", "k", "<unk>", "</s>"]
+    target = torch.tensor([[0, 1, 2, 2, 0, 4], [1, 3, 2, 0, 1, 4]])
+    expected = [[0, 1, 1, 1, 0, 0], [0, 1, 1, 0, 0, 0]]
+    assert part_of_a_word(target, symbols).int().tolist() == expected
+    assert is_function_word("▁the")
+    assert not is_function_word("▁bank")
 
 
 def test_pieces_of_words_are_those_that_joining_joins() -> None:

@@ -45,8 +45,22 @@ def binarize(folder: Path, language: str, lines: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def split_words(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A converted model, and its data. The word before decides the sense."""
-    folder = tmp_path_factory.mktemp("split")
+    """A trained softmax, and its data with pieces of BPE. The word before decides the sense."""
+    return train(tmp_path_factory.mktemp("split"))
+
+
+@pytest.fixture(scope="module")
+def sentence_pieces(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The same text in pieces of SentencePiece."""
+    return train(tmp_path_factory.mktemp("pieces"), sentencepiece=True)
+
+
+def as_sentencepiece(line: str) -> str:
+    """A line of BPE in pieces of SentencePiece: ``fast sk@@ ier`` as ``▁fast ▁sk ier``."""
+    return re.sub(r"(?<!@@)(^| )", r"\1▁", line).replace("@@", "")
+
+
+def train(folder: Path, sentencepiece: bool = False) -> tuple[Path, Path]:
     draw = np.random.default_rng(2)
     english = []
     german = []
@@ -55,6 +69,9 @@ def split_words(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         noise = draw.integers(2)
         english.append(f"{words} x{noise}")
         german.append(f"{cause} X{noise}")
+    if sentencepiece:
+        english = [*map(as_sentencepiece, english)]
+        german = [*map(as_sentencepiece, german)]
     data = folder / "bin"
     data.mkdir()
     binarize(data, "en", english)
@@ -69,6 +86,18 @@ def split_words(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def converted(split_words: tuple[Path, Path], tmp_path: Path, capsys: Capsys) -> tuple[Any, ...]:
     """Flags that name the model with senses and its data."""
     checkpoint, data = split_words
+    kerbs_model = tmp_path / "kerbs.pt"
+    flags = ["--total-senses", 2, "--max-senses", 2, "--number-of-senses", "distortion"]
+    kerbs(capsys, "convert", checkpoint, "-o", kerbs_model, "--data", data, *flags)
+    return kerbs_model, "--data", data
+
+
+@pytest.fixture
+def of_sentencepiece(
+    sentence_pieces: tuple[Path, Path], tmp_path: Path, capsys: Capsys
+) -> tuple[Any, ...]:
+    """As ``converted``, with pieces of SentencePiece."""
+    checkpoint, data = sentence_pieces
     kerbs_model = tmp_path / "kerbs.pt"
     flags = ["--total-senses", 2, "--max-senses", 2, "--number-of-senses", "distortion"]
     kerbs(capsys, "convert", checkpoint, "-o", kerbs_model, "--data", data, *flags)
@@ -197,3 +226,56 @@ def test_a_word_that_is_not_in_the_split_is_refused(
     assert "bandit" not in words
     refused = kerbs(capsys, "senses", model, "--data", data, "--word", "bandit", status=2)
     assert "which has no entry for a word that BPE splits, or that was not in" in refused
+
+
+def test_words_and_pieces_of_sentencepiece(
+    of_sentencepiece: tuple[Any, ...],
+    reported: Reported,
+    tmp_path: Path,
+    monkeypatch: Patch,
+    capsys: Capsys,
+) -> None:
+    text, report, _ = reported("senses", *of_sentencepiece)
+    words = {word["word"]: word for word in report["words"]}
+    pieces = {piece["word"]: piece for piece in report["pieces"]}
+    assert [word for word in words if word in ("▁bank", "▁brown")] == ["▁bank", "▁brown"]
+    assert sources_of(words["▁bank"]) == {"Ufer", "Geldhaus"}
+    assert sources_of(words["▁brown"]) == {"brauner", "braunen"}
+    assert all(word.startswith("▁") for word in words)
+    assert {"ier", "▁ban"} <= set(pieces)
+    assert [pieces[piece]["piece"] for piece in ("ier", "▁ban")] == ["@@ier", "▁ban@@"]
+    for piece, of in (("ier", {"skier 60", "pier 60"}), ("▁ban", {"banner 60", "bandit 60"})):
+        assert {sense["in_words"] for sense in pieces[piece]["senses"]} == of
+    assert "[skier]" in text
+    # a word is named without its mark, and is another entry than the piece
+    _, report, _ = reported("senses", *of_sentencepiece, "--word", "light", "ier")
+    assert [one["word"] for one in report["words"]] == ["▁light"]
+    assert [one["word"] for one in report["pieces"]] == ["ier"]
+    gold = tmp_path / "gold.tsv"  # of words as they are written; 60 lines of each meaning
+    labels = ((number, FRAMES[number % 10][1]) for number in range(600) if number % 10 < 2)
+    gold.write_text("".join(f"{number}\t0\tbank\t{sense}\n" for number, sense in labels))
+    _, report, _ = reported("senses", *of_sentencepiece, "--gold", gold, "--split", "train")
+    assert [one["word"] for one in report["words"]] == ["▁bank"]
+    assert report["gold"]["words"]["bank"]["senses.v_measure"] == pytest.approx(1)
+    without_data = "senses", of_sentencepiece[0], "--dict", of_sentencepiece[2] / "dict.en.txt"
+    _, report, _ = reported(*without_data, "--top", 0)
+    assert "ier" in {piece["word"] for piece in report["pieces"]}
+    assert "▁bank" in {word["word"] for word in report["words"]}
+
+    drawn: list[Any] = []
+    monkeypatch.setattr(plots, "save_figure", lambda figure, _: drawn.append(figure))
+    for word in ("bank", "ban"):  # ▁bank, and the beginning of others
+        kerbs(capsys, "plot", "contexts", *of_sentencepiece, "--word", word, "-o", "a.png")
+    legend = [text.get_text() for text in drawn[1].legends[0].get_texts()]
+    assert {text.split("\n")[1] for text in legend} == {"banner 60", "bandit 60"}
+    generated = tmp_path / "generated"
+    tokens = "▁fast ▁sk ier ▁shore ▁bank"
+    scores = " ".join(["-1"] * 6)
+    lines = ["S-0\t▁Ufer", f"H-0\t-1\t{tokens}", f"D-0\t-1\t{tokens}", f"P-0\t{scores}"]
+    generated.write_text("\n".join(lines) + "\n")
+    model, *data = of_sentencepiece
+    named = kerbs(capsys, "print-senses", model, generated, *data, "--names")
+    (line,) = [line for line in named.splitlines() if line.startswith("K-0")]
+    names = line.split("\t")[2].split("; ")
+    assert names[0].startswith("▁bank#")
+    assert not [name for name in names if name.startswith(("▁sk", "ier"))]
