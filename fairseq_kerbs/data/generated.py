@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from fairseq_kerbs.data.tokens import join_subwords
+from fairseq_kerbs.data.tokens import in_sentencepieces, join_subwords
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import iter_lines
 
@@ -78,10 +78,13 @@ class GeneratedOutput:
     def is_raw(self) -> bool:
         """Whether fairseq has decoded the text by --bpe or --tokenizer.
 
-        Then D lines differ from H lines in more than joined subwords.
+        Then D lines differ from H lines in more than joined subwords. Pieces of SentencePiece are
+        of raw text.
         """
         return any(
-            join_subwords(best(hypotheses).text).split() != best(self.decoded[number]).text.split()
+            in_sentencepieces(best(hypotheses).text)
+            or join_subwords(best(hypotheses).text).split()
+            != best(self.decoded[number]).text.split()
             for number, hypotheses in self.hypotheses.items()
             if number in self.decoded
         )

@@ -150,11 +150,16 @@ def load_bpe(codes: Path, vocabulary: Path | None = None, threshold: int = 0) ->
         return BPE(stream, vocab=known)
 
 
+def in_sentencepieces(line: str) -> bool:
+    """Whether a line is in pieces of SentencePiece, which begin with a mark."""
+    return line.lstrip().startswith(SENTENCEPIECE_MARK)
+
+
 def join_subwords(line: str) -> str:
     """Join subwords to words, as fairseq's ``--remove-bpe``.
 
     A line that begins with the mark of SentencePiece is joined as by ``=sentencepiece``.
     """
-    if line.lstrip().startswith(SENTENCEPIECE_MARK):
+    if in_sentencepieces(line):
         return "".join(line.split()).replace(SENTENCEPIECE_MARK, " ").strip()
     return (line + " ").replace("@@ ", "").rstrip(" ")

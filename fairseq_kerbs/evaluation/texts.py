@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairseq_kerbs.data.generated import Part, read_generated
-from fairseq_kerbs.data.tokens import detokenize, join_subwords
+from fairseq_kerbs.data.tokens import detokenize, in_sentencepieces, join_subwords
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 
@@ -93,6 +93,8 @@ def read_texts(
 
 
 def _raw(tokens: str, language: str, unescape: bool) -> str:
+    if in_sentencepieces(tokens):  # of raw text
+        return join_subwords(tokens)
     return detokenize(join_subwords(tokens), language=language, unescape=unescape)
 
 

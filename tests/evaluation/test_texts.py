@@ -35,6 +35,8 @@ def test_detokenized_output(tmp_path: Path) -> None:
     assert read_texts(path, "H", "en") == raw(OUTPUT.splitlines()) == good
     tokens = ["Anna 's dog .", 'He said : " No ! "']  # tokenized text keeps its order
     assert raw(tokens) == ["Anna's dog.", 'He said: "No!"']
+    pieces = ["H-0\t-1\t▁Anna ' s ▁' d og ' ."]  # of raw text, without --remove-bpe
+    assert raw(pieces) == ["Anna's 'dog'."]
     entities = ["H-0\t-1\tR &amp; D"]  # are undone only when asked
     assert (raw(entities), raw(entities, unescape=True)) == (["R &amp; D"], ["R & D"])
 
