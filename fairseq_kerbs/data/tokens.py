@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from functools import cache, partial
 from io import StringIO
 from itertools import chain
@@ -37,6 +38,7 @@ Turkish *İstanbul'da*, Dutch *auto's*. Moses has rules for English, French and 
 languages makes each apostrophe a token, which a detokenizer cannot undo."""
 _APOSTROPHE = regex.compile(r"(?<=[\p{L}\p{M}])(['’‘·])(?=\p{L})")
 _HIDDEN = dict(zip("'’‘·", "\ufdd0\ufdd1\ufdd2\ufdd3"))  # by characters that no text has
+_MARK = regex.compile(rf"[\p{{M}}\u200c\u200d{''.join(_HIDDEN.values())}]")
 _SHOWN = {ord(hidden): sign for sign, hidden in _HIDDEN.items()}
 
 SENTENCEPIECE_MARK = "▁"
@@ -50,14 +52,21 @@ SMALL = 5000
 def _moses(kind: str, language: str) -> Any:
     import sacremoses  # slow to import
 
-    moses = getattr(sacremoses, kind)(lang=language)
-    if kind == "MosesTokenizer":
-        # what is no letter becomes a token, but a mark belongs to its letter, in Thai for example
-        letters = moses.IsAlnum + "".join(_HIDDEN.values())
-        moses.PAD_NOT_ISALNUM = (
-            regex.compile(rf"([^{letters}\p{{M}}\u200c\u200d\s.'`,\-])"),
-            r" \1 ",
-        )
+    return getattr(sacremoses, kind)(lang=language)
+
+
+@cache
+def _marks_are_letters(language: str) -> Any:
+    """A tokenizer as of Moses, for which marks, joiners and hidden signs belong to their letter.
+
+    Moses makes a token of each character that it knows as no letter. This one is slower.
+    """
+    moses = copy(_moses("MosesTokenizer", language))
+    letters = moses.IsAlnum + "".join(_HIDDEN.values())
+    moses.PAD_NOT_ISALNUM = (
+        regex.compile(rf"([^{letters}\p{{M}}\u200c\u200d\s.'`,\-])"),
+        r" \1 ",
+    )
     return moses
 
 
@@ -69,7 +78,10 @@ def tokenize(line: str, *, language: str, lowercase: bool = False, escape: bool 
     line = _OUTER_JOINER.sub(" ", composed(line))
     if language in _SPELLED_WITH_APOSTROPHE:
         line = _APOSTROPHE.sub(lambda sign: _HIDDEN[sign[1]], line)
-    text = _moses("MosesTokenizer", language).tokenize(line, return_str=True, escape=escape)
+    moses = _moses("MosesTokenizer", language)
+    if _MARK.search(line):
+        moses = _marks_are_letters(language)
+    text = moses.tokenize(line, return_str=True, escape=escape)
     text = _SPACE_BEFORE_MARK.sub("", _INNER_JOINER.sub(r"\1", text)).translate(_SHOWN)
     return lower(text, language) if lowercase else text
 
