@@ -119,7 +119,9 @@ def load_experiment(path: Path | str, extending: tuple[Path, ...] = ()) -> Exper
     generate: Flags = {}
     placement = None
     for name in extended if isinstance(extended, list) else [extended]:
-        file = Path(os.path.normpath(path.parent / str(name)))  # messages have paths without '..'
+        file = Path(os.path.normpath(_folder_of(path) / str(name)))  # without '..' in messages
+        if not file.is_file():
+            raise UserError(f"{path}: extends: {file}: no such file")
         if file in (path, *extending):
             raise UserError(f"{path}: extends: {file} extends this file")
         parent = load_experiment(file, (path, *extending))
@@ -132,6 +134,12 @@ def load_experiment(path: Path | str, extending: tuple[Path, ...] = ()) -> Exper
     if "placement" in content:
         placement = _placement(path, content["placement"])
     return Experiment(tuple(files), train, generate, placement)
+
+
+def _folder_of(path: Path) -> Path:
+    """Folder of a file, where a symbolic link leads."""
+    linked = os.path.realpath(path) != os.path.abspath(path)
+    return path.resolve().parent if linked else path.parent
 
 
 def _placement(path: Path, content: Any) -> StagedPlacement:

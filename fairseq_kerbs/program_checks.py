@@ -343,26 +343,21 @@ def _check_not_empty(folder: Path, split: str) -> None:
 def _check_splits(call: Call, data: str, *, shown_only: bool) -> None:
     """Check that the splits are there that are read. A call that is only shown needs none yet."""
     values = vars(call.values)
-    read = {"gen_subset": True} if call.program == GENERATE else {"train_subset": True}
+    read = ["gen_subset"]
     if call.program == TRAIN:
-        read["valid_subset"] = not values.get("disable_validation")
+        read = ["train_subset", "valid_subset"]  # also with --disable-validation
     folder = Path(data.split(":")[0])
     there = splits_in(folder)
     if shown_only and not there:
         return
-    for name, is_read in read.items():
-        if not is_read:
-            continue
+    for name in read:
         subsets = str(values[name])
         for split in subsets.split(",") if call.program == TRAIN else [subsets]:
             if split in there and not shown_only:
                 _check_not_empty(folder, split)
             if split not in there:
                 found = f"give one of {', '.join(there)}" if there else "prepare the data again"
-                without = ", or --disable-validation" if name == "valid_subset" else ""
-                raise UserError(
-                    f"{call.flag(name)} {split}: {folder} has no such split; {found}{without}"
-                )
+                raise UserError(f"{call.flag(name)} {split}: {folder} has no such split; {found}")
 
 
 def _check_unused_splits(call: Call, data: str) -> None:

@@ -329,3 +329,22 @@ def test_configurations_with_a_placement_are_recipes(
         assert [Path(program).name for program in programs][::2] == ["fairseq-train"] * 2
         assert " convert " in commands[1]
         assert commands[1].endswith(" --split train --valid-split dev")
+
+
+def test_a_configuration_may_be_a_link(tmp_path: Path) -> None:
+    """What it extends is beside the file that the link leads to."""
+    (tmp_path / "own").mkdir()
+    for name in ("multi30k/transformer_kerbs", "multi30k"):
+        link = tmp_path / "own" / Path(name).name
+        file = configurations.CONFIGS / name
+        if not file.is_dir():
+            link, file = link.with_suffix(".yaml"), file.with_suffix(".yaml")
+        link.symlink_to(file)
+    expected = configurations.load_experiment(
+        configurations.CONFIGS / "multi30k" / "transformer_kerbs.yaml"
+    )
+    for name in ("transformer_kerbs.yaml", "multi30k/transformer_kerbs.yaml"):
+        assert configurations.load_experiment(tmp_path / "own" / name).train == expected.train
+    path = write(tmp_path, "a.yaml", "extends: absent.yaml\n")
+    with pytest.raises(UserError, match=rf"^{path}: extends: .*absent.yaml: no such file"):
+        configurations.load_experiment(path)

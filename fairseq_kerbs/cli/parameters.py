@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ OUTPUT = OutputFile()
 PASS_ON = {"ignore_unknown_options": True}
 """``context_settings`` of a command that passes unknown flags to a program of fairseq's."""
 
+_SHORT_WITH_VALUE = re.compile(r"-[A-Za-z][^-=]")  # such as -sde of fairseq
 _JOINT = "\0"  # which no argument of a program can have
 
 
@@ -103,6 +105,7 @@ class Command(click.Command):
         for flag, others in self.needs.items():
             if flag in flags and not flags & {*others}:
                 ctx.fail(f"{flag} is read only with {' or '.join(others)}; give that, too")
+        read = _files_read(ctx, given)
         written: dict[Path, str] = {}
         for param in given:
             if not isinstance(param.type, OutputFile):
@@ -113,6 +116,8 @@ class Command(click.Command):
             place = path.resolve()
             if place in written and not str(path).startswith("/dev/"):
                 ctx.fail(f"{written[place]} and {flag} name one file, {path}; name two")
+            if place in read and not str(path).startswith("/dev/"):
+                ctx.fail(f"{flag}: {path} is read by this command; name another file")
             written[place] = flag
         return super().invoke(ctx)
 
@@ -121,8 +126,13 @@ class Command(click.Command):
         options = {name: option for option in self.params for name in option.opts}
         rest = list(args)
         joined: list[str] = []
+        with_values: list[str] = []
         while rest:
             name = rest.pop(0)
+            joint = _SHORT_WITH_VALUE.match(name) and name[:2] not in options
+            if joint and ctx.ignore_unknown_options:
+                with_values.append(name)  # click would look for its own flags among the letters
+                continue
             joined.append(name)
             if name == "--":  # the rest are no flags
                 break
@@ -136,7 +146,10 @@ class Command(click.Command):
             if not values:
                 raise click.BadOptionUsage(name, f"Option '{name}' requires an argument.", ctx)
             joined.append(_JOINT.join(values))
-        return super().parse_args(ctx, [*joined, *rest])
+        left = super().parse_args(ctx, [*joined, *rest])
+        if with_values:
+            ctx.params["passed_on"] = (*ctx.params["passed_on"], *with_values)
+        return left
 
 
 class ModelCommand(Command):
@@ -146,6 +159,19 @@ class ModelCommand(Command):
         """Choose the number of threads, before torch is loaded, and run the command."""
         limit_threads()
         return super().invoke(ctx)
+
+
+def _files_read(ctx: click.Context, given: Sequence[click.Parameter]) -> set[Path]:
+    """The files that a command reads, by its arguments: also those of NAME=FILE."""
+    paths: list[Path] = []
+    for param in given:
+        value = ctx.params[str(param.name)]
+        kind = param.type.kind if isinstance(param.type, Several) else param.type
+        if isinstance(kind, File) and not isinstance(kind, OutputFile):
+            paths += value if isinstance(value, tuple) else [value]
+        elif param.metavar == "NAME=FILE":
+            paths += [Path(text.partition("=")[2]) for text in value]
+    return {path.resolve() for path in paths if path.is_file()}
 
 
 def _is_given(ctx: click.Context, param: click.Parameter) -> bool:

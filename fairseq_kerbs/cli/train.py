@@ -26,6 +26,7 @@ from fairseq_kerbs.cli.experiments import (
 from fairseq_kerbs.cli.output import announce, show
 from fairseq_kerbs.cli.parameters import PASS_ON, Command, examples
 from fairseq_kerbs.cli.stopping import INTERRUPTED, STOPPED, where_it_goes_on
+from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.processes import find_program, quoted
 
 if TYPE_CHECKING:
@@ -119,6 +120,11 @@ def train(config: Path, data: str, save_dir: str, passed_on: tuple[str, ...], dr
     if experiment.placement is not None:
         check_training(training, experiment.placement)
     call = training.call()
+    if call.values.save_dir != save_dir:
+        raise UserError(
+            f"--save-dir {call.values.save_dir}: the folder is this command's argument SAVE_DIR; "
+            "leave out the flag, also in the configuration"
+        )
     check_call(call, data, dry_run=dry_run)
     check_flags_of_model(call.values)
     if not dry_run:

@@ -138,9 +138,18 @@ def write_toy_corpus(
 
     No sentence occurs twice. Test and validation sentences do not depend on the size of the
     training set. ``train.senses.tsv`` is written last and marks a complete corpus. A UserError is
-    raised if another run writes to the folder, or the templates have too few sentences.
+    raised if another run writes to the folder, it has texts of another corpus, or the templates
+    have too few sentences.
     """
     folder = Path(folder)
+    for split in ("test", "valid", "train"):
+        for suffix in ("de", "en"):
+            file = folder / f"{split}.{suffix}"
+            if file.exists() and not (folder / f"{split}.senses.tsv").exists():
+                raise UserError(
+                    f"{file} is no text of 'fairseq-kerbs toy', and would be overwritten; name "
+                    "another folder"
+                )
     taken = set[str]()
     with lock_folder(folder, f"another run is writing to {folder}; wait for its end"):
         for index, (split, size) in enumerate((("test", test), ("valid", valid), ("train", train))):

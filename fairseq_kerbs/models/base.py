@@ -222,6 +222,11 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor]) -> None:
     prefix = "decoder.output."
     held = {k.removeprefix(prefix): v for k, v in state_dict.items() if k.startswith(prefix)}
     held = {key: value for key, value in held.items() if not key.startswith(SAMPLE)}
+    if not held:
+        raise UserError(
+            "the checkpoint is of a model without an output layer of this plugin, such as one of "
+            "fairseq: give it one first, by fairseq-kerbs convert."
+        )
     if held.keys() != expected.keys() or held["weight"].shape[1] != expected["weight"].shape[1]:
         raise UserError(
             "the checkpoint was trained with another --output-layer, --kernel, --mixture-kernels, "

@@ -108,7 +108,8 @@ def train_and_place(
 
 def updates_of_softmax(call: Call, placement: StagedPlacement) -> int:
     """Number of updates of the first step of a training, which ``call`` is the whole of."""
-    return max(1, round(placement.at * call.values.max_update))
+    whole: int = call.values.max_update
+    return min(whole - 1, max(1, round(placement.at * whole)))  # 0 of the third would be no limit
 
 
 def continued_events(
@@ -163,6 +164,12 @@ class _Steps:
             raise UserError(
                 f"{self.folder} has {others[0]}, with another total or --max-senses; name another "
                 "SAVE_DIR, or the former limits"
+            )
+        last = Path(self.training.save_dir) / "checkpoint_last.pt"
+        if last.exists() and not self.placed.exists():
+            raise UserError(
+                f"{last} is of a training without this placement, and would be gone on with; name "
+                "another SAVE_DIR"
             )
         if self.last.exists():
             advice = "name another SAVE_DIR, or the former length"
@@ -270,6 +277,11 @@ def check_training(training: Training, placement: StagedPlacement) -> Call:
     clash = sorted(
         _as_flag(name) for name in names if name in _FLAGS_OF_THE_STEPS or name.startswith("reset_")
     )
+    if "arch" in call.given and not hasattr(given, "output_layer"):
+        raise UserError(
+            f"--arch {given.arch} has no senses, which the placement of this configuration gives; "
+            "take an architecture of 'fairseq-kerbs architectures'"
+        )
     if given.save_dir != training.save_dir:
         clash.append("--save-dir")
     if getattr(given, "kernel", "kerbs") != "kerbs":

@@ -8,6 +8,8 @@ import pytest
 
 from fairseq_kerbs.cli.parameters import (
     FILE,
+    OUTPUT,
+    PASS_ON,
     Command,
     Number,
     Several,
@@ -106,3 +108,41 @@ def test_examples_are_lines_that_click_leaves_alone() -> None:
     shown = command.get_help(click.Context(command))
     lines = ["  Examples:", "    fairseq-kerbs a b", f"    fairseq-kerbs {long}"]
     assert shown.splitlines()[-4:] == ["", *lines]
+
+
+@click.command("write", cls=Command, context_settings=PASS_ON)
+@click.argument("model", type=FILE)
+@click.argument("passed_on", nargs=-1, type=click.UNPROCESSED)
+@click.option("--text", type=Several(FILE), default=())
+@click.option("--system", metavar="NAME=FILE", multiple=True)
+@click.option("-o", "--output", type=OUTPUT)
+@click.help_option("-h", "--help")
+def write(**given: Any) -> dict[str, Any]:
+    """Return all that is given."""
+    return given
+
+
+@pytest.mark.parametrize(
+    "reads", [["{file}"], ["m", "--text", "a", "{file}"], ["m", "--system", "a={file}"]]
+)
+def test_no_command_overwrites_what_it_reads(reads: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "read"
+    file.write_text("mine")
+    link = tmp_path / "link"
+    link.symlink_to(file)
+    words = [word.format(file=file) for word in reads]
+    for output in (file, link):
+        refused = pytest.raises(click.UsageError, match=r"read by this command; name another")
+        with write.make_context("write", [*words, "-o", str(output)]) as context, refused:
+            write.invoke(context)
+    with write.make_context("write", [*words, "-o", str(tmp_path / "new")]) as context:
+        assert write.invoke(context)["output"] == tmp_path / "new"
+
+
+def test_a_short_flag_with_its_value_is_passed_on() -> None:
+    """``-szh`` is fairseq's flag of the source language, and does not ask for help."""
+    words = ["m", "-szh", "--beam", "2", "-ten", "-omine"]
+    with write.make_context("write", words) as context:
+        found = write.invoke(context)
+    assert sorted(found["passed_on"]) == ["--beam", "-szh", "-ten", "2"]
+    assert found["output"] == Path("mine")

@@ -482,10 +482,7 @@ FOLLOWED = {
     f"{WHOLE} --arch lstm_krebs": f"{WHOLE} --arch lstm_kerbs {DRY}",
     f"{WHOLE} --lr-sched fixed": f"{WHOLE} --lr-scheduler fixed {DRY}",
     f"{WHOLE} --train-subset nosuch": f"{WHOLE} --train-subset valid {DRY}",
-    f"{WHOLE} --valid-subset valid,nosuch": (
-        f"{WHOLE} --valid-subset valid,test {DRY}",
-        f"{WHOLE} --valid-subset valid,nosuch --disable-validation {DRY}",
-    ),
+    f"{WHOLE} --valid-subset valid,nosuch": f"{WHOLE} --valid-subset valid,test {DRY}",
     f"{WHOLE} --source-lang fr": f"{WHOLE} --source-lang de {DRY}",
     f"{WHOLE} -s en": f"{WHOLE} -s en --target-lang de {DRY}",
     f"{WHOLE} --restore-file {{work}}/trained": (

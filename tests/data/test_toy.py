@@ -45,3 +45,13 @@ def test_gold_senses_of_training_get_their_name_last(tmp_path: Path, monkeypatch
     monkeypatch.setattr(os, "replace", lambda _, target: renamed.append(target))
     toy.write_toy_corpus(tmp_path, train=5, valid=5, test=5)
     assert (len(renamed), renamed[-1]) == (9, tmp_path / "train.senses.tsv")
+
+
+def test_texts_of_another_corpus_are_not_overwritten(tmp_path: Path) -> None:
+    toy.write_toy_corpus(tmp_path, train=3, valid=3, test=3)
+    toy.write_toy_corpus(tmp_path, train=4, valid=3, test=3)  # may be repeated
+    (tmp_path / "train.senses.tsv").unlink()
+    (tmp_path / "train.en").write_text("mine")
+    with pytest.raises(UserError, match=r"train.de is no text of 'fairseq-kerbs toy'"):
+        toy.write_toy_corpus(tmp_path, train=3, valid=3, test=3)
+    assert (tmp_path / "train.en").read_text() == "mine"

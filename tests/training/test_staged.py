@@ -12,6 +12,7 @@ from fairseq_kerbs.analysis.plots import read_history
 from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.configurations import Flags, StagedPlacement
 from fairseq_kerbs.training.staged import Training, train_and_place
+from fairseq_kerbs.utils.errors import UserError
 from tests.helpers.cli import Capsys, kerbs
 from tests.helpers.commands import run
 from tests.helpers.tiny_checkpoint import binarized_corpus
@@ -192,3 +193,25 @@ def test_splits_of_the_training_are_those_of_the_placement(tmp_path: Path) -> No
     assert "--trust-checkpoint" in convert
     assert "--total-num-update" not in softmax
     assert "--total-num-update" not in kerbs_model
+
+
+@pytest.mark.parametrize(("at", "updates"), [(0.99, 40), (0.9, 4), (0.01, 10), (0.5, 2)])
+def test_every_step_has_an_update(at: float, updates: int, tmp_path: Path) -> None:
+    """As ``--max-update 0`` is no limit."""
+    flags: Flags = {"save-dir": str(tmp_path), "max-update": str(updates)}
+    training = Training("data", str(tmp_path), flags)
+    softmax, _, kerbs_model = steps_of(training, StagedPlacement(at, 2.0, {}))
+    lengths = [int(value(step, "--max-update")) for step in (softmax, kerbs_model)]
+    assert min(lengths) >= 1
+    assert sum(lengths) == updates
+
+
+def test_what_would_be_lost_is_refused(tmp_path: Path) -> None:
+    flags: Flags = {"save-dir": str(tmp_path), "max-update": "10"}
+    placement = StagedPlacement(0.5, 2.0, {})
+    stock = Training("data", str(tmp_path), {**flags, "arch": "transformer"})
+    with pytest.raises(UserError, match=r"--arch transformer has no senses"):
+        steps_of(stock, placement)
+    (tmp_path / "checkpoint_last.pt").touch()
+    with pytest.raises(UserError, match=r"checkpoint_last.pt is of a training without this plac"):
+        steps_of(Training("data", str(tmp_path), flags), placement)
