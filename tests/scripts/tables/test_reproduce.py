@@ -321,7 +321,14 @@ def test_the_script_writes_scores_of_people_into_the_table(scored: Path, tmp_pat
     assert sorted(sheet.name for sheet in sheets) == ["rater1.csv", "rater2.csv", "rater3.csv"]
     shown = sheets[0].read_text("utf-8-sig")
     assert len(re.findall(r"softmax \d", shown)) == len(re.findall(r"kerbs \d", shown)) == 50
-    assert (results / "sheets_small_key.json").is_file()
+    key = (results / "sheets_small_key.json").read_text()
+    # sheets that people have filled in stay, whatever else changes
+    sheets[0].write_text(f"{shown}filled in\n")
+    answers = work / runs_of(str(tmp_path / "pair.yaml"))[0].output
+    answers.write_text(answers.read_text().replace("softmax 7", "another 7"))
+    written()
+    assert sheets[0].read_text() == f"{shown}filled in\n"
+    assert (results / "sheets_small_key.json").read_text() == key
 
 
 @pytest.mark.slow
