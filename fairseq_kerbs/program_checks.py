@@ -21,7 +21,13 @@ from typing import Any
 from fairseq_kerbs.configurations import language_pair, languages_in, splits_in
 from fairseq_kerbs.programs import GENERATE, TRAIN, Call
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import NO_FILE, check_can_write, check_checkpoint, is_remote
+from fairseq_kerbs.utils.files import (
+    NO_FILE,
+    check_can_write,
+    check_checkpoint,
+    check_whole,
+    is_remote,
+)
 from fairseq_kerbs.utils.intervals import within
 
 LAST = "checkpoint_last.pt"
@@ -277,8 +283,15 @@ def _check_beginning(call: Call) -> None:
         if restored != NO_FILE and not is_remote(restored):
             check_checkpoint(Path(restored.replace(".pt", f"{suffix}.pt")), "--restore-file")
         return
-    if (save_dir / f"checkpoint_last{suffix}.pt").is_file():
-        return  # with which the training goes on
+    last = save_dir / f"checkpoint_last{suffix}.pt"
+    if last.is_file():  # with which the training goes on
+        try:
+            check_whole(last)
+        except UserError:
+            raise UserError(
+                f"{last} is damaged; to go on from another checkpoint, name it with --restore-file"
+            ) from None
+        return
     for name in ("continue_once", "finetune_from_model"):
         file = values.get(name)
         if file:

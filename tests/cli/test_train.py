@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_kerbs.configurations import CONFIGS
 from fairseq_kerbs.models.config import FLAGS
 from fairseq_kerbs.utils.processes import find_program
 from tests.helpers.cli import Capsys, kerbs
@@ -99,3 +100,27 @@ def test_what_fairseq_cannot_serve_is_one_sentence(tiny_work: Path, tmp_path: Pa
     written = (save / "traceback.txt").read_text()
     assert written.startswith("Traceback (most recent call last):\n")
     assert written.endswith("ImportError: Please install apex to use LAMB optimizer\n")
+
+
+def test_a_damaged_checkpoint_is_refused_before_the_training(
+    tiny_work: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    last = tmp_path / "checkpoint_last.pt"
+    last.write_bytes(b"PK damaged")
+    refused = kerbs(capsys, "train", "toy", tiny_work / "bin", tmp_path, "--dry-run", status=2)
+    assert f"{last} is damaged; to go on from another" in refused
+
+
+def test_the_folder_of_a_training_is_the_argument(
+    tiny_work: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text("extends: [toy.yaml]\ntrain: {save-dir: elsewhere}\n")
+    (tmp_path / "toy.yaml").symlink_to(CONFIGS / "toy.yaml")
+    flag = ["--save-dir", "elsewhere"]
+    for command in (
+        ["toy", tiny_work / "bin", tmp_path, *flag],
+        [own, tiny_work / "bin", tmp_path],
+    ):
+        refused = kerbs(capsys, "train", *command, "--dry-run", status=2)
+        assert "--save-dir elsewhere: the folder is this command's argument SAVE_DIR" in refused
