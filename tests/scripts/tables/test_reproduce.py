@@ -324,8 +324,8 @@ def test_the_script_writes_scores_of_people_into_the_table(scored: Path, tmp_pat
     key = (results / "sheets_small_key.json").read_text()
     # sheets that people have filled in stay, whatever else changes
     sheets[0].write_text(f"{shown}filled in\n")
-    answers = work / runs_of(str(tmp_path / "pair.yaml"))[0].output
-    answers.write_text(answers.read_text().replace("softmax 7", "another 7"))
+    output = work / runs_of(str(tmp_path / "pair.yaml"))[0].output
+    output.write_text(output.read_text().replace("softmax 7", "another 7"))
     written()
     assert sheets[0].read_text() == f"{shown}filled in\n"
     assert (results / "sheets_small_key.json").read_text() == key
