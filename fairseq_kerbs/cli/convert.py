@@ -139,8 +139,6 @@ def convert(
     from fairseq_kerbs.configurations import flag_arguments
     from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, quoted
 
-    if output.resolve() == checkpoint.resolve():
-        raise UserError(f"-o {output} is the checkpoint itself; name another file")
     if data is None:
         only_with_data = {
             "--total-senses": total_senses,

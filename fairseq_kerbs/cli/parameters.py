@@ -116,7 +116,7 @@ class Command(click.Command):
             place = path.resolve()
             if place in written and not str(path).startswith("/dev/"):
                 ctx.fail(f"{written[place]} and {flag} name one file, {path}; name two")
-            if place in read and not str(path).startswith("/dev/"):
+            if path.exists() and any(path.samefile(other) for other in read):
                 ctx.fail(f"{flag}: {path} is read by this command; name another file")
             written[place] = flag
         return super().invoke(ctx)
@@ -161,7 +161,7 @@ class ModelCommand(Command):
         return super().invoke(ctx)
 
 
-def _files_read(ctx: click.Context, given: Sequence[click.Parameter]) -> set[Path]:
+def _files_read(ctx: click.Context, given: Sequence[click.Parameter]) -> list[Path]:
     """The files that a command reads, by its arguments: also those of NAME=FILE."""
     paths: list[Path] = []
     for param in given:
@@ -171,7 +171,7 @@ def _files_read(ctx: click.Context, given: Sequence[click.Parameter]) -> set[Pat
             paths += value if isinstance(value, tuple) else [value]
         elif param.metavar == "NAME=FILE":
             paths += [Path(text.partition("=")[2]) for text in value]
-    return {path.resolve() for path in paths if path.is_file()}
+    return [path for path in paths if path.is_file()]
 
 
 def _is_given(ctx: click.Context, param: click.Parameter) -> bool:

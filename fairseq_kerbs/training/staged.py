@@ -165,18 +165,18 @@ class _Steps:
                 f"{self.folder} has {others[0]}, with another total or --max-senses; name another "
                 "SAVE_DIR, or the former limits"
             )
-        last = Path(self.training.save_dir) / "checkpoint_last.pt"
-        if last.exists() and not self.placed.exists():
-            raise UserError(
-                f"{last} is of a training without this placement, and would be gone on with; name "
-                "another SAVE_DIR"
-            )
         if self.last.exists():
             advice = "name another SAVE_DIR, or the former length"
             former = self._former_length()
             if former != self.call.values.max_update:
                 advice += f", --max-update {former}"
             self.check_updates(self.placed.exists(), advice)
+        last = Path(self.training.save_dir) / "checkpoint_last.pt"
+        if last.exists() and not self.placed.exists():
+            raise UserError(
+                f"{last} is of a training without this placement, and would be gone on with; name "
+                "another SAVE_DIR"
+            )
 
     def check_updates(self, ended: bool, advice: str) -> None:
         """Raise a UserError if the softmax has too many updates, or too few although it ended."""

@@ -112,7 +112,7 @@ def test_outputs_that_cannot_be_written(tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "dict.en.txt").write_text("one 1\n")
     before = path.read_bytes()
     for says, *flags in (
-        ("is the checkpoint itself", path),
+        ("is read by this command", path),
         ("is a folder; name a file in it", tmp_path),
         ("m.pt cannot be used", path / "x"),
         ("give --data", tmp_path / "k.pt", "--total-senses", 2),

@@ -1,5 +1,6 @@
 """Flags with several values, numbers, and flags that exclude each other."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -130,8 +131,10 @@ def test_no_command_overwrites_what_it_reads(reads: list[str], tmp_path: Path) -
     file.write_text("mine")
     link = tmp_path / "link"
     link.symlink_to(file)
+    hard = tmp_path / "hard"
+    os.link(file, hard)
     words = [word.format(file=file) for word in reads]
-    for output in (file, link):
+    for output in (file, link, hard):
         refused = pytest.raises(click.UsageError, match=r"read by this command; name another")
         with write.make_context("write", [*words, "-o", str(output)]) as context, refused:
             write.invoke(context)
