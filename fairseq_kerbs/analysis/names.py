@@ -304,7 +304,7 @@ class SenseNames:
 
     def _is_function_word(self, word: str) -> bool:
         plain = word.removeprefix(SENTENCEPIECE_MARK)
-        return is_function_word(plain) or plain.lower() in self._function_words
+        return is_function_word(word) or plain.lower() in self._function_words
 
     def names(self, entry: int, piece: bool = False) -> dict[int, SenseName]:
         """Names of the senses that occur, by their row in the layer.

@@ -65,8 +65,12 @@ def word_numbers(dictionary: Any, words: Sequence[str]) -> list[int]:
 
 
 def of_sentencepiece(symbols: Sequence[str]) -> bool:
-    """Whether entries are pieces of SentencePiece, of which those that begin a word have a mark."""
-    return any(symbol.startswith(SENTENCEPIECE_MARK) for symbol in symbols)
+    """Whether entries are pieces of SentencePiece, of which those that begin a word have a mark.
+
+    Pieces of BPE are not, although a text may have this character.
+    """
+    marked = any(symbol.startswith(SENTENCEPIECE_MARK) for symbol in symbols)
+    return marked and not any(symbol.endswith(BPE_MARK) for symbol in symbols)
 
 
 def is_always_piece(symbol: str, sentencepiece: bool) -> bool:
@@ -139,7 +143,7 @@ def part_of_a_word(target: Tensor, symbols: Sequence[str]) -> Tensor:
 def _is_inside(symbol: str) -> bool:
     """Whether an entry of SentencePiece begins no word, and is no special symbol."""
     special = symbol.startswith("<") and symbol.endswith(">")
-    return not symbol.startswith(SENTENCEPIECE_MARK) and not special
+    return is_always_piece(symbol, sentencepiece=True) and not special
 
 
 def in_context(tokens: Sequence[str], place: int, most: int) -> str:

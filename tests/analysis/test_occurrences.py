@@ -72,6 +72,8 @@ def test_pieces_of_sentencepiece_are_joined() -> None:
     assert joined_words(["k", "▁of"]) == (["k", "of"], [None, 1])
     assert joined_words(["▁"]) == (["▁"], [0])
     assert joined_words([]) == ([], [])
+    # a text with this character, in pieces of BPE
+    assert joined_words(["a", "▁", "ban@@", "k"]) == (["a", "▁", "bank"], [0, 1, None])
     symbols = ["▁the", "▁ban", "k", "<unk>", "</s>"]
     target = torch.tensor([[0, 1, 2, 2, 0, 4], [1, 3, 2, 0, 1, 4]])
     expected = [[0, 1, 1, 1, 0, 0], [0, 1, 1, 0, 0, 0]]

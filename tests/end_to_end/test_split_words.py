@@ -61,6 +61,7 @@ def as_sentencepiece(line: str) -> str:
 
 
 def train(folder: Path, sentencepiece: bool = False) -> tuple[Path, Path]:
+    """A softmax that has learned the frames, and its data."""
     draw = np.random.default_rng(2)
     english = []
     german = []
@@ -82,14 +83,31 @@ def train(folder: Path, sentencepiece: bool = False) -> tuple[Path, Path]:
     return folder / "save" / "checkpoint_last.pt", data
 
 
+def convert(checkpoint: Path, data: Path, output: Path, capsys: Capsys) -> tuple[Any, ...]:
+    """The flags that name the model with senses and its data."""
+    flags = ["--total-senses", 2, "--max-senses", 2, "--number-of-senses", "distortion"]
+    kerbs(capsys, "convert", checkpoint, "-o", output, "--data", data, *flags)
+    return output, "--data", data
+
+
+def names_printed(
+    converted: tuple[Any, ...], source: str, tokens: str, folder: Path, capsys: Capsys
+) -> list[str]:
+    """Names such as ``bank#1=Ufer`` that print-senses adds to a hypothesis."""
+    generated = folder / "generated"
+    scores = " ".join(["-1"] * (len(tokens.split()) + 1))
+    lines = [f"S-0\t{source}", f"H-0\t-1\t{tokens}", f"D-0\t-1\t{tokens}", f"P-0\t{scores}"]
+    generated.write_text("\n".join(lines) + "\n")
+    model, *data = converted
+    named = kerbs(capsys, "print-senses", model, generated, *data, "--names")
+    (line,) = [line for line in named.splitlines() if line.startswith("K-0")]
+    return line.split("\t")[2].split("; ")
+
+
 @pytest.fixture
 def converted(split_words: tuple[Path, Path], tmp_path: Path, capsys: Capsys) -> tuple[Any, ...]:
     """Flags that name the model with senses and its data."""
-    checkpoint, data = split_words
-    kerbs_model = tmp_path / "kerbs.pt"
-    flags = ["--total-senses", 2, "--max-senses", 2, "--number-of-senses", "distortion"]
-    kerbs(capsys, "convert", checkpoint, "-o", kerbs_model, "--data", data, *flags)
-    return kerbs_model, "--data", data
+    return convert(*split_words, tmp_path / "kerbs.pt", capsys)
 
 
 @pytest.fixture
@@ -97,11 +115,7 @@ def of_sentencepiece(
     sentence_pieces: tuple[Path, Path], tmp_path: Path, capsys: Capsys
 ) -> tuple[Any, ...]:
     """As ``converted``, with pieces of SentencePiece."""
-    checkpoint, data = sentence_pieces
-    kerbs_model = tmp_path / "kerbs.pt"
-    flags = ["--total-senses", 2, "--max-senses", 2, "--number-of-senses", "distortion"]
-    kerbs(capsys, "convert", checkpoint, "-o", kerbs_model, "--data", data, *flags)
-    return kerbs_model, "--data", data
+    return convert(*sentence_pieces, tmp_path / "kerbs.pt", capsys)
 
 
 def sources_of(word: Any) -> set[str]:
@@ -204,15 +218,8 @@ def test_figures_and_generated_text_tell_forms_from_meanings(
     kerbs(capsys, "plot", "contexts", *converted, "--word", "light", "-o", "a.png")
     legend = [text.get_text() for text in drawn[3].legends[0].get_texts()]
     assert sum(int(re.findall(r"\((\d+)\)", text)[0]) for text in legend) == 60
-    generated = tmp_path / "generated"
-    tokens = "big brown shore bank"
-    scores = " ".join(["-1"] * 5)
-    lines = ["S-0\tUfer", f"H-0\t-1\t{tokens}", f"D-0\t-1\t{tokens}", f"P-0\t{scores}"]
-    generated.write_text("\n".join(lines) + "\n")
-    model, *data = converted
-    named = kerbs(capsys, "print-senses", model, generated, *data, "--names")
-    (line,) = [line for line in named.splitlines() if line.startswith("K-0")]
-    words = [name.partition("#")[0] for name in line.split("\t")[2].split("; ")]
+    named = names_printed(converted, "Ufer", "big brown shore bank", tmp_path, capsys)
+    words = [name.partition("#")[0] for name in named]
     assert words[0] == "bank"  # the last one in the text, and the only one split by meaning
     assert "brown" in words
 
@@ -268,14 +275,7 @@ def test_words_and_pieces_of_sentencepiece(
         kerbs(capsys, "plot", "contexts", *of_sentencepiece, "--word", word, "-o", "a.png")
     legend = [text.get_text() for text in drawn[1].legends[0].get_texts()]
     assert {text.split("\n")[1] for text in legend} == {"banner 60", "bandit 60"}
-    generated = tmp_path / "generated"
     tokens = "▁fast ▁sk ier ▁shore ▁bank"
-    scores = " ".join(["-1"] * 6)
-    lines = ["S-0\t▁Ufer", f"H-0\t-1\t{tokens}", f"D-0\t-1\t{tokens}", f"P-0\t{scores}"]
-    generated.write_text("\n".join(lines) + "\n")
-    model, *data = of_sentencepiece
-    named = kerbs(capsys, "print-senses", model, generated, *data, "--names")
-    (line,) = [line for line in named.splitlines() if line.startswith("K-0")]
-    names = line.split("\t")[2].split("; ")
+    names = names_printed(of_sentencepiece, "▁Ufer", tokens, tmp_path, capsys)
     assert names[0].startswith("▁bank#")
     assert not [name for name in names if name.startswith(("▁sk", "ier"))]
