@@ -346,11 +346,30 @@ def is_translation(call: Call) -> bool:
     return kind is not None and issubclass(kind, TranslationTask)
 
 
-def _check_not_empty(folder: Path, split: str) -> None:
-    """Raise a UserError if a dictionary is empty, or a file of a split, which fairseq maps."""
-    for file in sorted([*folder.glob("dict*.txt"), *folder.glob(f"{split}.*")]):
-        if file.suffix in (".bin", ".idx", ".txt") and not file.stat().st_size:
+def _check_split_files(folder: Path, split: str, *, both_sides: bool) -> None:
+    """Raise a UserError if a dictionary or a binarized file of a split is empty or missing.
+
+    A copy of the folder that was broken off may lack files. fairseq-train finds that out at the
+    first validation.
+
+    Args:
+        folder: folder of the data.
+        split: name of a split.
+        both_sides: whether a translation needs the split in both of its languages.
+    """
+    binarized = [path for path in folder.glob(f"{split}.*") if path.suffix in (".bin", ".idx")]
+    for file in sorted([*folder.glob("dict*.txt"), *binarized]):
+        if not file.stat().st_size:
             raise UserError(f"{file} is empty; prepare the data again")
+    needed = {path.with_suffix(suffix) for path in binarized for suffix in (".bin", ".idx")}
+    for path in binarized if both_sides else ():
+        pair, _, language = path.stem.removeprefix(f"{split}.").partition(".")
+        for other in (pair.removeprefix(f"{language}-"), pair.removesuffix(f"-{language}")):
+            if other not in ("", pair):
+                needed.add(folder / f"{split}.{pair}.{other}.idx")
+    for file in sorted(needed):
+        if not file.exists():
+            raise UserError(f"{file} is missing, while {split} has other files; copy it as well")
 
 
 def _check_splits(call: Call, data: str, *, shown_only: bool) -> None:
@@ -367,7 +386,8 @@ def _check_splits(call: Call, data: str, *, shown_only: bool) -> None:
         subsets = str(values[name])
         for split in subsets.split(",") if call.program == TRAIN else [subsets]:
             if split in there and not shown_only:
-                _check_not_empty(folder, split)
+                both_sides = call.program == TRAIN and is_translation(call)
+                _check_split_files(folder, split, both_sides=both_sides)
             if split not in there:
                 found = f"give one of {', '.join(there)}" if there else "prepare the data again"
                 raise UserError(f"{call.flag(name)} {split}: {folder} has no such split; {found}")

@@ -3,6 +3,8 @@
 import functools
 import re
 import shlex
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -109,6 +111,31 @@ def test_a_damaged_checkpoint_is_refused_before_the_training(
     last.write_bytes(b"PK damaged")
     refused = kerbs(capsys, "train", "toy", tiny_work / "bin", tmp_path, "--dry-run", status=2)
     assert f"{last} is damaged; to go on from another" in refused
+
+
+@pytest.mark.parametrize(
+    "file", ["train.de-en.de.bin", "train.de-en.de.idx", "valid.de-en.en.bin"]
+)
+@pytest.mark.parametrize("lost", [lambda path: path.unlink(), lambda path: path.write_bytes(b"")])
+def test_a_split_without_one_of_its_files_is_refused_before_the_training(
+    file: str, lost: Callable[[Path], object], tiny_work: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    data = shutil.copytree(tiny_work / "bin", tmp_path / "bin")
+    lost(data / file)
+    refused = kerbs(capsys, "train", "toy", data, tmp_path / "save", status=2)
+    assert re.match(rf"fairseq-kerbs: error: {data / file} is (empty|missing)", refused)
+    assert not (tmp_path / "save").exists()
+
+
+def test_a_translation_needs_both_sides_of_a_split(
+    tiny_work: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    data = shutil.copytree(tiny_work / "bin", tmp_path / "bin")
+    for suffix in ("bin", "idx"):
+        (data / f"valid.de-en.en.{suffix}").unlink()
+    refused = kerbs(capsys, "train", "toy", data, tmp_path / "save", status=2)
+    missing = data / "valid.de-en.en.idx"
+    assert f"{missing} is missing, while valid has other files; copy it as well" in refused
 
 
 def test_the_folder_of_a_training_is_the_argument(
