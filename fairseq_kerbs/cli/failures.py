@@ -29,6 +29,9 @@ _ORDINARY = frozenset(
 )
 """Flags that nearly every line of fairseq could name, which are to blame only in the sentence."""
 
+_FOLDERS = ("data", "save_dir")
+"""Values that are a part of the paths in a sentence, which says nothing about them."""
+
 
 def say_failure(call: Call, failure: Failure, folder: Path) -> int:
     """Say why a program has failed, and write its traceback. Returns an exit status of 1.
@@ -110,7 +113,8 @@ def _names_of(call: Call, name: str, *, in_sentence: bool) -> set[str]:
     value = getattr(call.values, name, None)
     if isinstance(value, str) and _chooses(call, name):
         return {word.lower() for word in (value, *names_of_part(name, value))}
-    return {name, value.lower()} if in_sentence and isinstance(value, str) else {name}
+    by_value = in_sentence and isinstance(value, str) and name not in _FOLDERS
+    return {name, str(value).lower()} if by_value else {name}
 
 
 def _chooses(call: Call, name: str) -> bool:
