@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fairseq_kerbs.utils.errors import UserError, sentence_of
+from fairseq_kerbs.utils.files import check_can_write
 from fairseq_kerbs.utils.processes import run_program, stop_on_signals, usable_cores
 from scripts.tables.descriptions import NAMES, OTHERS, Run, select_runs
 from scripts.tables.pages import check_ratings
@@ -49,8 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--human", type=Path, metavar="SCORES.json", help=text)
     text = "number of parallel runs, or of jobs on a cluster. A small run has one thread, as its "
     text += "matrices gain nothing from several; a full one has cores/N [1]"
-    add("--jobs", type=int, metavar="N", help=text)
-    text = "use only runs whose label, such as table2/mt/kerbs/s1, contains or matches PATTERN"
+    add("--jobs", type=_positive, metavar="N", help=text)
+    text = "use only runs whose label, such as table2/mt/kerbs/s1, contains or matches PATTERN. "
+    text += "The tables then have these alone; --report-only writes them with all finished runs"
     add("--only", action="append", default=[], metavar="PATTERN", help=text)
     add("--dry-run", action="store_true", help="print every command with estimated minutes")
     add("--report-only", action="store_true", help="write tables from finished runs only")
@@ -63,6 +65,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not sentence:
             raise
         parser.exit(2, f"reproduce_tables.sh: error: {sentence}\n")
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number of runs; give 1 or more")
+    return int(text)
 
 
 def _run_snakemake(args: argparse.Namespace, extra: Sequence[str]) -> int:
@@ -83,6 +91,14 @@ def _run_snakemake(args: argparse.Namespace, extra: Sequence[str]) -> int:
     print(*missing, text, sep="\n", flush=True)
     if not runs:
         raise UserError("there is no run to train or to report")
+    if {"{", "}"} & {*str(args.results.absolute())}:
+        raise UserError(
+            f"--results {args.results.absolute()}: Snakemake reads braces as a pattern; name a "
+            "folder without them"
+        )
+    if not args.dry_run:
+        for name in ("work", "results"):
+            check_can_write(getattr(args, name), f"--{name}", folder=True)
     jobs = args.jobs or 1
     threads = 1 if args.scale == "small" else max(1, usable_cores() // jobs)
     lock = None if args.dry_run else lock_folder(args.work)
