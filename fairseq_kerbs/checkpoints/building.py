@@ -13,9 +13,8 @@ from typing import Any
 
 from fairseq_kerbs.checkpoints.reading import Checkpoint, open_checkpoint
 from fairseq_kerbs.output_layers import OutputLayer, SoftmaxOutputLayer
-from fairseq_kerbs.utils.dictionaries import digest, digest_kept
+from fairseq_kerbs.utils.dictionaries import digest, digest_kept, read_dictionary
 from fairseq_kerbs.utils.errors import UserError, as_user_error
-from fairseq_kerbs.utils.files import read_lines
 
 INPUT_EMBEDDING = "decoder.embed_tokens.weight"
 """Name of the input embeddings of fairseq's decoders."""
@@ -186,13 +185,7 @@ def load_dictionary(path: Path, words: int, state: dict[str, Any]) -> Any:
 
     A UserError is raised if the file is no dictionary, or not that of the training (``state``).
     """
-    from fairseq.data import Dictionary
-
-    read_lines(path)  # raises a UserError for a missing file or a wrong encoding
-    try:
-        dictionary = Dictionary.load(str(path))
-    except (ValueError, RuntimeError) as error:
-        raise UserError(f"{path} is no dictionary of fairseq ({error})") from None
+    dictionary = read_dictionary(path)
     trained = digest_kept(state, "target")
     if len(dictionary) != words or trained not in (None, digest(dictionary)):
         raise UserError(

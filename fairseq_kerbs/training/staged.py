@@ -22,7 +22,8 @@ from fairseq_kerbs.program_checks import check_languages
 from fairseq_kerbs.programs import TRAIN, Call, read_call
 from fairseq_kerbs.reallocation.clustering import LEAST_CONTEXTS
 from fairseq_kerbs.training.curve import Continued
-from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.dictionaries import read_dictionary
+from fairseq_kerbs.utils.errors import UserError, as_user_error
 from fairseq_kerbs.utils.files import check_whole
 from fairseq_kerbs.utils.processes import SAFE, find_program
 
@@ -180,7 +181,7 @@ class _Steps:
 
     def check_updates(self, ended: bool, advice: str) -> None:
         """Raise a UserError if the softmax has too many updates, or too few although it ended."""
-        done = _read_trusted(self.last)["optimizer_history"][-1]["num_updates"]
+        done = _read_trusted(self.last, "optimizer_history", -1, "num_updates")
         if done > self.updates or (done < self.updates and ended):
             raise UserError(
                 f"{self.folder} has {done} updates, but senses are to be placed after "
@@ -189,10 +190,10 @@ class _Steps:
 
     def _former_length(self) -> int:
         """``--max-update`` of the training that the folder is of, with the present fraction."""
-        updates = int(_read_trusted(self.last)["cfg"]["optimization"]["max_update"])
+        updates = int(_read_trusted(self.last, "cfg", "optimization", "max_update"))
         last = Path(self.training.save_dir) / "checkpoint_last.pt"
         if last.exists():
-            return updates + int(_read_trusted(last)["cfg"]["optimization"]["max_update"])
+            return updates + int(_read_trusted(last, "cfg", "optimization", "max_update"))
         return round(updates / self.placement.at)
 
     def train_softmax(self) -> list[str]:
@@ -228,7 +229,7 @@ class _Steps:
         """The third step."""
         total = str(self.placement.total)
         if self.placed.exists():
-            total = str(_read_trusted(self.placed)["cfg"]["model"].total_senses)
+            total = str(_read_trusted(self.placed, "cfg", "model").total_senses)
         updates = str(self.call.values.max_update - self.updates)
         own = flag_arguments(self.placement.train)
         extra = [*own, *self.training.extra, "--max-update", updates]
@@ -252,15 +253,20 @@ class _Steps:
         return bool(self.call.values.lr_scheduler == "polynomial_decay")
 
 
-def _read_trusted(path: Path) -> dict[str, Any]:
-    """Content of a checkpoint of this training, which fairseq itself reads without safety."""
+def _read_trusted(path: Path, *keys: str | int) -> Any:
+    """An entry of a checkpoint of this training, which fairseq itself reads without safety.
+
+    A UserError is raised if the checkpoint is damaged, or has no such entry as it is of another
+    program.
+    """
     from fairseq_kerbs import torch_compat
 
     check_whole(path)
-    content: dict[str, Any] = torch_compat.load(
-        path, weights_only=False, mmap=zipfile.is_zipfile(path)
-    )
-    return content
+    with as_user_error(path, "is of no training with this configuration", "name another SAVE_DIR"):
+        entry: Any = torch_compat.load(path, weights_only=False, mmap=zipfile.is_zipfile(path))
+        for key in keys:
+            entry = entry[key]
+    return entry
 
 
 def check_training(training: Training, placement: StagedPlacement) -> Call:
@@ -314,14 +320,12 @@ def check_text(call: Call, data: str) -> None:
 
     The placement would find this as well, but only after the softmax has been trained.
     """
-    from fairseq.data import Dictionary
-
     folder = Path(data)
     file = folder / "dict.txt"  # of a language model
     if not file.exists():
         _, target = check_languages(call, data) or language_pair(data)
         file = folder / f"dict.{target}.txt"
-    dictionary = Dictionary.load(str(file))
+    dictionary = read_dictionary(file)
     most = max(dictionary.count[dictionary.nspecial :], default=0)
     # all are 1, or 0, in a dictionary without counts
     if 1 < most < LEAST_CONTEXTS:

@@ -8,12 +8,28 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import read_lines
 
 STATE = "dictionaries"
 """Key in the task's state, with the value {"source": digest, "target": digest}."""
+
+
+def read_dictionary(path: Path) -> Any:
+    """Read a file of fairseq-preprocess, such as ``dict.en.txt``.
+
+    A UserError is raised if the file is missing, or is no dictionary.
+    """
+    from fairseq.data import Dictionary
+
+    read_lines(path)  # raises a UserError for a missing file or a wrong encoding
+    try:
+        return Dictionary.load(str(path))
+    except (ValueError, RuntimeError) as error:
+        raise UserError(f"{path} is no dictionary of fairseq ({error})") from None
 
 
 def digest(dictionary: Any) -> str:

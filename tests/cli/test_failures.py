@@ -151,7 +151,9 @@ def test_the_folder_of_a_checkpoint_is_not_to_blame_for_it() -> None:
     """Of a checkpoint of another size in SAVE_DIR, the sentence has its path."""
     call = call_with("--save-dir", "runs", "--restore-file", "other")
     assert flags_to_blame(call, failure("checkpoint runs checkpoint_last pt")) == []
-    assert flags_to_blame(call, failure("checkpoint other checkpoint_last pt")) == ["--restore-file"]
+    assert flags_to_blame(call, failure("checkpoint other checkpoint_last pt")) == [
+        "--restore-file"
+    ]
 
 
 def test_no_flag_is_to_blame(tmp_path: Path, capsys: Capsys) -> None:

@@ -113,9 +113,7 @@ def test_a_damaged_checkpoint_is_refused_before_the_training(
     assert f"{last} is damaged; to go on from another" in refused
 
 
-@pytest.mark.parametrize(
-    "file", ["train.de-en.de.bin", "train.de-en.de.idx", "valid.de-en.en.bin"]
-)
+@pytest.mark.parametrize("file", ["train.de-en.de.bin", "train.de-en.de.idx", "valid.de-en.en.bin"])
 @pytest.mark.parametrize("lost", [lambda path: path.unlink(), lambda path: path.write_bytes(b"")])
 def test_a_split_without_one_of_its_files_is_refused_before_the_training(
     file: str, lost: Callable[[Path], object], tiny_work: Path, tmp_path: Path, capsys: Capsys

@@ -11,7 +11,8 @@ import torch
 from fairseq_kerbs.analysis.plots import read_history
 from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.configurations import Flags, StagedPlacement
-from fairseq_kerbs.training.staged import Training, train_and_place
+from fairseq_kerbs.programs import TRAIN, read_call
+from fairseq_kerbs.training.staged import Training, check_text, train_and_place
 from fairseq_kerbs.utils.errors import UserError
 from tests.helpers.cli import Capsys, kerbs
 from tests.helpers.commands import run
@@ -215,3 +216,22 @@ def test_what_would_be_lost_is_refused(tmp_path: Path) -> None:
     (tmp_path / "checkpoint_last.pt").touch()
     with pytest.raises(UserError, match=r"checkpoint_last.pt is of a training without this plac"):
         steps_of(Training("data", str(tmp_path), flags), placement)
+
+
+@pytest.mark.parametrize("content", [{"model": {}}, {"optimizer_history": []}, [1, 2]])
+def test_a_checkpoint_of_another_program_is_one_sentence(content: object, tmp_path: Path) -> None:
+    flags: Flags = {"save-dir": str(tmp_path), "max-update": "10"}
+    last = tmp_path / "softmax" / "checkpoint_last.pt"
+    last.parent.mkdir()
+    torch.save(content, last)
+    with pytest.raises(UserError, match=r"checkpoint_last.pt is of no training with this config"):
+        steps_of(Training("data", str(tmp_path), flags), StagedPlacement(0.5, 2.0, {}))
+
+
+def test_a_file_that_is_no_dictionary_is_one_sentence(tmp_path: Path) -> None:
+    for language in ("de", "en"):
+        (tmp_path / f"dict.{language}.txt").write_text("word\n")
+    (tmp_path / "train.de-en.de.idx").touch()
+    call = read_call(TRAIN, str(tmp_path), {"arch": "lstm_kerbs", "optimizer": "adam"})
+    with pytest.raises(UserError, match=r"dict.en.txt is no dictionary of fairseq \(Incorrect"):
+        check_text(call, str(tmp_path))
