@@ -85,6 +85,11 @@ def read_call(program: str, data: str, flags: Flags, extra: Sequence[str] = ()) 
         choices = [
             choice for choice, former_flags in replaced.items() if f"--{name}" in former_flags
         ]
+        if action is not None and action.nargs == 0 and isinstance(value, (str, list)):
+            raise UserError(
+                f"the configuration has '{name}: {value}', but --{name} is a switch; write "
+                f"'{name}: true', or false"
+            )
         if choices:
             dropped.setdefault(choices[0], []).append(f"--{name}")
         elif action is None or action.dest not in overriding:

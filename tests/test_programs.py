@@ -284,6 +284,13 @@ def test_flags_of_a_replaced_architecture_and_what_is_said(tmp_path: Path, capsy
     assert len(kerbs(capsys, *command).splitlines()) == 2
 
 
+@pytest.mark.parametrize("value", ["True", "yes", "1"])
+def test_a_switch_of_a_configuration_is_true_or_false(value: str) -> None:
+    flags: Flags = {"arch": "lstm_kerbs", "optimizer": "adam", "cpu": value}
+    with pytest.raises(UserError, match=f"'cpu: {value}', but --cpu is a switch; write 'cpu: true"):
+        read_call(TRAIN, "data", flags)
+
+
 def test_a_flag_that_no_part_has_is_not_dropped() -> None:
     flags: Flags = {"arch": "lstm_kerbs", "optimizer": "adam", "adam-beats": "1"}
     with pytest.raises(UserError, match="unrecognized arguments: --adam-beats 1; did you mean"):
