@@ -96,6 +96,7 @@ def read_call(program: str, data: str, flags: Flags, extra: Sequence[str] = ()) 
             kept[name] = value  # the parser refuses what is unknown
     arguments = program_arguments(data, kept, extra)
     values = _parse(program, parser, arguments)
+    _check_user_folder(arguments, values)
     return Call(
         program=program,
         arguments=arguments,
@@ -283,6 +284,29 @@ def _import_user_folder(arguments: Sequence[str]) -> None:
         raise UserError(str(refusal).partition("error: ")[2] or str(refusal)) from refusal
     except Exception as error:
         raise UserError(f"--user-dir {folder} cannot be imported ({reason_of(error)})") from error
+
+
+def _check_user_folder(arguments: Sequence[str], values: Namespace) -> None:
+    """Refuse a ``--user-dir`` that never names this package, although a part is of this package.
+
+    fairseq imports the folder alone, and would know no such part.
+    """
+    folder = _user_folder(arguments)
+    if folder is None or _is_ours(folder):
+        return
+    chosen = {chooser: getattr(values, chooser, None) for chooser in _choosers()}
+    ours = [
+        f"--{chooser.replace('_', '-')} {choice}"
+        for chooser, choice in chosen.items()
+        if getattr(_part(chooser, choice), "__module__", "").startswith("fairseq_kerbs.")
+    ]
+    package = Path(folder)
+    files = package.rglob("*.py") if package.is_dir() else [package.with_suffix(".py")]
+    if ours and not any(b"fairseq_kerbs" in file.read_bytes() for file in files):
+        raise UserError(
+            f"--user-dir {folder} is imported in place of fairseq_kerbs, which {ours[0]} is of; "
+            "write 'import fairseq_kerbs.criterions, fairseq_kerbs.models' in its __init__.py"
+        )
 
 
 def _user_folder(arguments: Sequence[str]) -> str | None:

@@ -290,6 +290,10 @@ MISUSES = [
     (f"{WHOLE} --load-alignments", "bin has no train.align.*, which fairseq-preprocess makes"),
     (f"{WHOLE} --user-dir {{work}}/my.plugin", "no folder with a dot in its name; rename it"),
     (
+        f"{WHOLE} --user-dir {{work}}/plain_plugin",
+        "plain_plugin is imported in place of fairseq_kerbs, which --arch lstm_kerbs is of; write",
+    ),
+    (
         f"{WHOLE} --arch transformer_kerbs --task denoising",
         "denoising and --arch transformer_kerbs",
     ),
@@ -369,6 +373,7 @@ FOLLOWED = {
     "train {work}/whole.yaml {work}/bin {out}/save --max-updates 25": f"{WHOLE} {DRY}",
     f"{SENSES} {MODEL} --word the THE": f"{SENSES} {MODEL} --word the",
     f"{WHOLE} --user-dir {{work}}/my.plugin": f"{WHOLE} --user-dir {{work}}/my_plugin {DRY}",
+    f"{WHOLE} --user-dir {{work}}/plain_plugin": f"{WHOLE} --user-dir {{work}}/my_plugin {DRY}",
     "senses {work}/fairseq.pt --data {work}/bin": (
         "senses {out}/kerbs.pt --data {work}/bin",
         "convert {work}/fairseq.pt -o {out}/kerbs.pt --data {work}/bin",
@@ -641,9 +646,11 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(folder / "bin", more)
     for valid in [*more.glob("valid.*")]:
         shutil.copy(valid, valid.with_name(valid.name.replace("valid.", "valid1.")))
-    for plugin in ("my.plugin", "my_plugin"):
+    for plugin in ("my.plugin", "my_plugin", "plain_plugin"):
         (folder / plugin).mkdir()
         (folder / plugin / "__init__.py").touch()
+    ours = "import fairseq_kerbs.criterions, fairseq_kerbs.models\n"
+    (folder / "my_plugin" / "__init__.py").write_text(ours)
     for name in ("trained", "reversed"):
         (folder / name).mkdir()
         shutil.copy(folder / "model.pt", folder / name / "checkpoint_best.pt")
