@@ -248,7 +248,7 @@ class SenseNames:
             told = self.information(entry)
             value = told.written if told.one_word else told.clarity
             if told.written > 0:
-                ranked.append((self._is_function_word(word), told.one_word, -value, word))
+                ranked.append((self.is_function_word(word), told.one_word, -value, word))
         return [word for *_, word in sorted(ranked)[: most or None]]
 
     def clearest_pieces(self, most: int, special: int = 0) -> list[str]:
@@ -300,9 +300,10 @@ class SenseNames:
 
     def _content(self, words: Words) -> Words:
         """Words [n], with "" for function words."""
-        return np.array(["" if self._is_function_word(word) else word for word in words], object)
+        return np.array(["" if self.is_function_word(word) else word for word in words], object)
 
-    def _is_function_word(self, word: str) -> bool:
+    def is_function_word(self, word: str) -> bool:
+        """Whether a word is a function word of English, or of the text."""
         plain = word.removeprefix(SENTENCEPIECE_MARK)
         return is_function_word(word) or plain.lower() in self._function_words
 
@@ -363,7 +364,7 @@ class SenseNames:
         found = []
         for row, column in np.argwhere(z > LEAST_Z).tolist():
             if _may_be_name(word := kinds[column]):
-                rank = self._is_function_word(word), -z[row, column]
+                rank = self.is_function_word(word), -z[row, column]
                 found.append((int(rows[row]), *rank, before + word + after))
         return found
 

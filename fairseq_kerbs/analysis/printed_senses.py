@@ -83,13 +83,11 @@ def _labels(
     Returns:
         the names, and the senses of words that are split by form.
     """
-    from fairseq_kerbs.analysis.names import is_function_word
-
     numbers = number_senses(layer.word_of_sense, layer.usage).tolist()
     labels: dict[str, str] = {}
     forms: set[str] = set()
     for word in words:
-        by_row = {} if is_function_word(dictionary[word]) else names.names(word)
+        by_row = {} if names.is_function_word(dictionary[word]) else names.names(word)
         if len(by_row) > 1:
             of_word = {f"{dictionary[word]}#{numbers[row]}": n.short for row, n in by_row.items()}
             labels |= of_word

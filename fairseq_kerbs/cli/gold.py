@@ -82,7 +82,8 @@ def least_share_option(default: float) -> Callable[[Any], Any]:
 @click.option(
     "--function-words",
     is_flag=True,
-    help="also label English function words, whose translations differ by grammar",
+    help="also label function words, whose translations differ by grammar: those of a list if "
+    "--text ends in .en, else frequent words with diverse neighbours",
 )
 @click.option(
     "--all-words",
@@ -115,6 +116,7 @@ def gold_translations(
     The gold sense of a word is the word, or its stem, that IBM Model 1 aligns with it in another
     language. Use a language that the model was not trained on.
     """
+    from fairseq_kerbs.analysis import function_words as statistics
     from fairseq_kerbs.analysis.alignment import align
     from fairseq_kerbs.analysis.names import is_function_word
     from fairseq_kerbs.data.gold import (
@@ -138,8 +140,11 @@ def gold_translations(
     lowered = [[word.lower() for word in line] for line in [*lines, *more_lines]]
     alignment = align(lowered, [*others, *more_others]).tolist()
     rows = gold_of_translations(lines, others, alignment)
-    if not function_words:
+    if not function_words and _language_of(text) == "en":
         rows = [row for row in rows if not is_function_word(row[2])]
+    elif not function_words:
+        frequent = statistics.function_words([*lines, *more_lines])
+        rows = [row for row in rows if row[2].lower() not in frequent]
     if merge_forms:
         rows = with_merged_forms(rows)
     if not all_words:
@@ -158,11 +163,16 @@ def stemmer_of(stemmer: str | None, flag: str, path: Path) -> str:
     """Name of the stemmer of a text, by its suffix such as .de or .de.gz if none is given."""
     from fairseq_kerbs.data.gold import STEMMERS
 
-    suffix = Path(path.name.removesuffix(".gz")).suffix.removeprefix(".")
+    suffix = _language_of(path)
     found = stemmer or STEMMERS.get(suffix)
     if found is None:
         raise UserError(f"{flag}: there is no stemmer for .{suffix}; give --stemmer, or none")
     return found
+
+
+def _language_of(path: Path) -> str:
+    """Code of a text's language, which its suffix is."""
+    return Path(path.name.removesuffix(".gz")).suffix.removeprefix(".")
 
 
 def several(rows: Rows, least_count: int, least_share: float) -> Rows:

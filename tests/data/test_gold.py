@@ -56,6 +56,24 @@ def test_aligned_words_are_senses() -> None:
     assert {row[2] for row in translations("--function-words")} == {"bank", "in"}
 
 
+def test_function_words_of_another_language_are_told_by_the_text() -> None:
+    """*und* stands between all words. *on* is a function word of English alone, here *that one*."""
+    draw = Random(1)
+    lexicon = {f"wort{chr(97 + number)}": (f"slovo{chr(97 + number)}",) for number in range(12)}
+    lexicon |= {"on": ("ten", "onen"), "und": ("a", "i")}
+    lines = []
+    for _ in range(400):
+        one, two, three = (draw.choice([*lexicon][:12]) for _ in range(3))
+        joined = [one, "und", two] if draw.randrange(3) else [one, two]
+        lines.append([*joined, three, *["on"] * draw.randrange(2)])
+    others = [" ".join(draw.choice(lexicon[word]) for word in line) for line in lines]
+    Path("train.de").write_text("".join(f"{' '.join(line)}\n" for line in lines))
+    Path("train.cs").write_text("".join(f"{line}\n" for line in others))
+    command = "gold-translations --text train.de --other train.cs --stemmer none"
+    assert {row[2] for row in gold(command)} == {"on"}
+    assert {row[2] for row in gold(f"{command} --function-words")} == {"on", "und"}
+
+
 def test_a_short_text_is_aligned_with_more_text() -> None:
     """Three lines alone do not tell which word is which."""
     translations()
