@@ -59,11 +59,12 @@ def test_aligned_words_are_senses() -> None:
 def test_function_words_of_another_language_are_told_by_the_text() -> None:
     """*und* stands between all words. *on* is a function word of English alone, here *that one*."""
     draw = Random(1)
-    lexicon = {f"wort{chr(97 + number)}": (f"slovo{chr(97 + number)}",) for number in range(12)}
+    lexicon: dict[str, tuple[str, ...]] = {f"wort{x}": (f"slovo{x}",) for x in "abcdefghijkl"}
+    content = [*lexicon]
     lexicon |= {"on": ("ten", "onen"), "und": ("a", "i")}
     lines = []
     for _ in range(400):
-        one, two, three = (draw.choice([*lexicon][:12]) for _ in range(3))
+        one, two, three = (draw.choice(content) for _ in range(3))
         joined = [one, "und", two] if draw.randrange(3) else [one, two]
         lines.append([*joined, three, *["on"] * draw.randrange(2)])
     others = [" ".join(draw.choice(lexicon[word]) for word in line) for line in lines]
