@@ -79,12 +79,10 @@ class GeneratedOutput:
         """Whether fairseq has decoded the text by --bpe or --tokenizer.
 
         Then D lines differ from H lines in more than joined subwords. Pieces of SentencePiece are
-        of raw text.
+        of raw text, so D lines are raw text if they are no pieces any more.
         """
         return any(
-            in_sentencepieces(best(hypotheses).text)
-            or join_subwords(best(hypotheses).text).split()
-            != best(self.decoded[number]).text.split()
+            _is_decoded(best(hypotheses).text, best(self.decoded[number]).text)
             for number, hypotheses in self.hypotheses.items()
             if number in self.decoded
         )
@@ -140,6 +138,13 @@ class GeneratedOutput:
             "--fill-missing for empty lines in their places, or divide them and generate all "
             "sentences again, without --quiet"
         )
+
+
+def _is_decoded(words: str, decoded: str) -> bool:
+    """Whether a D line is raw text of its H line."""
+    if in_sentencepieces(words):
+        return not in_sentencepieces(decoded)
+    return join_subwords(words).split() != decoded.split()
 
 
 def count_line(subset: str, sentences: int) -> str:

@@ -66,10 +66,19 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 @contextmanager
-def working_folder(dest: Path, settings: Mapping[str, Any]) -> Iterator[None]:
+def working_folder(
+    dest: Path, settings: Mapping[str, Any], reads: Iterable[Path] = ()
+) -> Iterator[None]:
     """Lock a folder, and remove outputs of an interrupted run or of other settings.
 
-    A UserError is raised if another run uses the folder, or it has files that are no preparation.
+    Args:
+        dest: the folder.
+        settings: flags, and digests of the text.
+        reads: files of the text.
+
+    Raises:
+        UserError: another run uses the folder, it has files that are no preparation, or a file of
+            the text is in what would be removed.
     """
     record = dest / NAME
     settings = json.loads(json.dumps(settings))
@@ -88,13 +97,28 @@ def working_folder(dest: Path, settings: Mapping[str, Any]) -> Iterator[None]:
                 leftover.unlink(missing_ok=True)
         if earlier and earlier != settings:
             changed = [key for key in settings if settings[key] != earlier.get(key)]
-            report(f"changed {', '.join(changed)}: all steps are repeated")
-            for name in _FOLDERS:
-                shutil.rmtree(dest / name, ignore_errors=True)
+            _remove_outputs(dest, changed, reads)
         if earlier != settings:
             write_json(record, settings)
         with reminder.running():
             yield
+
+
+def _remove_outputs(dest: Path, changed: Sequence[str], reads: Iterable[Path]) -> None:
+    """Remove the outputs of a preparation with other settings, of which ``changed`` are named."""
+    outputs = [dest / name for name in _FOLDERS]
+    for file in reads:
+        if any(file.resolve().is_relative_to(output.resolve()) for output in outputs):
+            raise UserError(
+                f"{file} is an output of {dest}, which is made anew as {', '.join(changed)} changed; "
+                "copy the text to another place, or name another --dest"
+            )
+    report(f"changed {', '.join(changed)}: all steps are repeated")
+    for output in outputs:
+        if output.is_symlink():  # to a folder in another place, which stays
+            output.unlink()
+        elif output.exists():
+            shutil.rmtree(output)
 
 
 @contextmanager
@@ -210,7 +234,8 @@ def prepare_parallel(dest: Path, workers: int = 1, **flags: Any) -> None:
     text = ParallelText(**flags)
     text.check()
     inputs = {name: sha256_of(path) for name, path in text.raw.items()}
-    with working_folder(dest, {"command": "prepare", **text.flags, "inputs": inputs}):
+    settings = {"command": "prepare", **text.flags, "inputs": inputs}
+    with working_folder(dest, settings, text.raw.values()):
         parallel_steps(text, dest, workers)
 
 
@@ -376,7 +401,8 @@ def prepare_language(
     for path in texts.values():
         next(iter_lines(path), None)  # raises a UserError for an unreadable file
     inputs = {split: sha256_of(path) for split, path in texts.items()}
-    with working_folder(dest, {"command": "prepare-lm", **text.flags, "inputs": inputs}):
+    settings = {"command": "prepare-lm", **text.flags, "inputs": inputs}
+    with working_folder(dest, settings, texts.values()):
         language_steps(text, texts, dest, workers)
 
 

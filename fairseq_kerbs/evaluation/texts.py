@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairseq_kerbs.data.generated import Part, read_generated
+from fairseq_kerbs.data.generated import GeneratedOutput, Part, read_generated
 from fairseq_kerbs.data.tokens import detokenize, in_sentencepieces, join_subwords
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
@@ -50,8 +50,7 @@ def detokenize_lines(
         if keep_raw and not unescape and not tokenized(lines):
             return list(lines)
         return [_raw(line, language, unescape) for line in lines]
-    texts = output.texts("H", sentences, fill=fill)
-    return texts if output.is_raw else [_raw(text, language, unescape) for text in texts]
+    return _raw_texts(output, "H", language, unescape, sentences=sentences, fill=fill)
 
 
 def tokenized(lines: Sequence[str]) -> bool:
@@ -88,8 +87,23 @@ def read_texts(
                 "output, or raw text from 'fairseq-kerbs detokenize'"
             )
         return lines
+    return _raw_texts(output, part, language, unescape, sentences=sentences, fill=fill)
+
+
+def _raw_texts(
+    output: GeneratedOutput,
+    part: Part,
+    language: str,
+    unescape: bool,
+    *,
+    sentences: int | None,
+    fill: bool,
+) -> list[str]:
+    """Raw text of each sentence of an output, see :func:`read_texts`."""
     texts = output.texts(part, sentences, fill=fill)
-    return texts if output.is_raw else [_raw(text, language, unescape) for text in texts]
+    if output.is_raw:  # by --tokenizer alone, the text of pieces is still in pieces
+        return [join_subwords(text) if in_sentencepieces(text) else text for text in texts]
+    return [_raw(text, language, unescape) for text in texts]
 
 
 def _raw(tokens: str, language: str, unescape: bool) -> str:

@@ -182,6 +182,39 @@ def test_folder_in_use_or_of_other_things_is_untouched(tmp_path: Path, monkeypat
     assert not used.exists()
 
 
+def test_text_that_would_be_removed_is_refused(tmp_path: Path) -> None:
+    """A folder that is prepared anew loses its outputs, of which text may be read."""
+    settings = {"command": "prepare", "merges": 1}
+    with prepare.working_folder(tmp_path / "dest", settings):
+        (tmp_path / "dest" / "raw").mkdir()
+        (tmp_path / "dest" / "raw" / "train.de").write_text("years of work\n")
+    (tmp_path / "linked").symlink_to(tmp_path / "dest" / "raw")
+    before = tree(tmp_path)
+    for folder in ("dest/raw", "linked"):
+        file = tmp_path / folder / "train.de"
+        with (
+            pytest.raises(
+                UserError, match=r"train.de is an output of .*, which is made anew as mer"
+            ),
+            prepare.working_folder(tmp_path / "dest", {**settings, "merges": 2}, [file]),
+        ):
+            pass
+        assert tree(tmp_path) == before
+        with prepare.working_folder(tmp_path / "dest", settings, [file]):
+            pass
+
+
+def test_a_folder_that_is_a_link_is_made_anew_with_other_settings(tmp_path: Path) -> None:
+    dest = tmp_path / "dest"
+    with prepare.working_folder(dest, {"command": "prepare", "merges": 1}):
+        (tmp_path / "scratch").mkdir()
+        (tmp_path / "scratch" / "train").touch()
+        (dest / "bin").symlink_to(tmp_path / "scratch")
+    with prepare.working_folder(dest, {"command": "prepare", "merges": 2}):
+        assert not (dest / "bin").exists()
+    assert (tmp_path / "scratch" / "train").exists()
+
+
 def test_binarization_that_went_wrong_is_said_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"failed with status 1; see .*preprocess\.log"):
         prepare.binarize(tmp_path, ["--only-source", "--trainpref", "nothing", "--workers", "1"])

@@ -37,8 +37,22 @@ def test_detokenized_output(tmp_path: Path) -> None:
     assert raw(tokens) == ["Anna's dog.", 'He said: "No!"']
     pieces = ["H-0\t-1\t▁Anna ' s ▁' d og ' ."]  # of raw text, without --remove-bpe
     assert raw(pieces) == ["Anna's 'dog'."]
+    assert raw([*pieces, pieces[0].replace("H", "D", 1)]) == ["Anna's 'dog'."]  # D lines as well
     entities = ["H-0\t-1\tR &amp; D"]  # are undone only when asked
     assert (raw(entities), raw(entities, unescape=True)) == (["R &amp; D"], ["R & D"])
+
+
+def test_pieces_of_every_kind_of_line_are_joined(tmp_path: Path) -> None:
+    """fairseq-generate without --remove-bpe=sentencepiece, and with a --tokenizer that changes D."""
+    path = tmp_path / "out"
+    line = "▁Anna ' s ▁d og ."
+    output = (
+        f"S-0\t{line}\nT-0\t{line}\nH-0\t-1\t{line}\nD-0\t-1\t{line}\nGenerate test with beam=5: \n"
+    )
+    for text in (output, output.replace("D-0\t-1\t▁Anna ' s ▁d og .", "D-0\t-1\tAnna's dog.")):
+        path.write_text(text)
+        for part in ("S", "T", "H"):
+            assert read_texts(path, part, "en") == ["Anna's dog."]
 
 
 @pytest.mark.parametrize(
