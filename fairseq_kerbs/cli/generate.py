@@ -198,6 +198,7 @@ def generate(
     from fairseq_kerbs.configurations import language_pair
     from fairseq_kerbs.data.generated import count_line, sentences_of
     from fairseq_kerbs.data.prepare import target_rules
+    from fairseq_kerbs.data.tokens import base_language
     from fairseq_kerbs.evaluation import bleu
     from fairseq_kerbs.program_checks import check_call, check_languages, is_translation
 
@@ -209,7 +210,7 @@ def generate(
             raise UserError(f"--reference {reference}: no such file")
         pair = check_languages(call, data) or language_pair(data)
         language = target_rules(first_data, pair[1])
-        scored_as = pair[1] if pair[1] in bleu.TOKENIZED else language
+        scored_as = pair[1] if base_language(pair[1]) in bleu.TOKENIZED else language
         metrics = {"BLEU": bleu.bleu_metric(language=scored_as)}  # which may refuse the language
         check_reference(call, first_data, reference)
     check_call(call, data, dry_run=dry_run)

@@ -125,6 +125,7 @@ def gold_translations(
         parallel_words,
         with_merged_forms,
     )
+    from fairseq_kerbs.data.tokens import language_of
 
     stemmer = stemmer_of(stemmer, "--other", other)
     if (more_text is None) != (more_other is None):
@@ -140,7 +141,7 @@ def gold_translations(
     lowered = [[word.lower() for word in line] for line in [*lines, *more_lines]]
     alignment = align(lowered, [*others, *more_others]).tolist()
     rows = gold_of_translations(lines, others, alignment)
-    if not function_words and _language_of(text) == "en":
+    if not function_words and language_of(text) == "en":
         rows = [row for row in rows if not is_function_word(row[2])]
     elif not function_words:
         frequent = statistics.function_words([*lines, *more_lines])
@@ -162,17 +163,12 @@ def gold_translations(
 def stemmer_of(stemmer: str | None, flag: str, path: Path) -> str:
     """Name of the stemmer of a text, by its suffix such as .de or .de.gz if none is given."""
     from fairseq_kerbs.data.gold import STEMMERS
+    from fairseq_kerbs.data.tokens import language_of
 
-    suffix = _language_of(path)
-    found = stemmer or STEMMERS.get(suffix)
+    found = stemmer or STEMMERS.get(language_of(path))
     if found is None:
-        raise UserError(f"{flag}: there is no stemmer for .{suffix}; give --stemmer, or none")
+        raise UserError(f"{flag}: there is no stemmer for {path.name}; give --stemmer, or none")
     return found
-
-
-def _language_of(path: Path) -> str:
-    """Code of a text's language, which its suffix is."""
-    return Path(path.name.removesuffix(".gz")).suffix.removeprefix(".")
 
 
 def several(rows: Rows, least_count: int, least_share: float) -> Rows:

@@ -65,6 +65,22 @@ class Whole(click.IntRange):
     name = "whole number"  # click's name is "integer range"
 
 
+class Language(click.ParamType):
+    """A code of a language, such as en or pt_BR. Libraries take another text for English."""
+
+    name = "language"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Refuse what is no code, such as english."""
+        if not re.fullmatch(r"[A-Za-z]{2,3}([-_]\w+)?", value):
+            self.fail(f"{value} is no code of a language, such as en or pt_BR", param, ctx)
+        return str(value)
+
+
+LANGUAGE = Language()
+"""A code of a language."""
+
+
 class Several(click.ParamType):
     """One or more values after one flag, as ``--word bank seal``; the command is a `Command`."""
 
@@ -126,6 +142,9 @@ class Command(click.Command):
         options = {name: option for option in self.params for name in option.opts}
         rest = list(args)
         joined: list[str] = []
+        places: dict[
+            click.Option, int
+        ] = {}  # of values, to which those of the flag again are added
         with_values: list[str] = []
         while rest:
             name = rest.pop(0)
@@ -133,23 +152,34 @@ class Command(click.Command):
             if joint and ctx.ignore_unknown_options:
                 with_values.append(name)  # click would look for its own flags among the letters
                 continue
-            joined.append(name)
-            if name == "--":  # the rest are no flags
-                break
-            option = options.get(name)
+            flag, equals, value = name.partition("=") if name.startswith("--") else (name, "", "")
+            option = options.get(flag)
             if not isinstance(option, click.Option) or option.is_flag:
+                joined.append(name)
+                if name == "--":  # the rest are no flags
+                    break
                 continue
-            values: list[str] = []
-            most = len(rest) if isinstance(option.type, Several) else 1
-            while rest and len(values) < most and not is_flag(rest[0]):
-                values.append(rest.pop(0))
+            several = isinstance(option.type, Several)
+            values = [value] if equals else _take_values(rest, len(rest) if several else 1)
             if not values:
                 raise click.BadOptionUsage(name, f"Option '{name}' requires an argument.", ctx)
-            joined.append(_JOINT.join(values))
+            if several and not option.multiple and option in places:
+                joined[places[option]] += _JOINT + _JOINT.join(values)
+                continue
+            places[option] = len(joined) + 1
+            joined += [flag, _JOINT.join(values)]
         left = super().parse_args(ctx, [*joined, *rest])
         if with_values:
             ctx.params["passed_on"] = (*ctx.params["passed_on"], *with_values)
         return left
+
+
+def _take_values(rest: list[str], most: int) -> list[str]:
+    """Take what stands before the next flag from the arguments, ``most`` at most."""
+    values: list[str] = []
+    while rest and len(values) < most and not is_flag(rest[0]):
+        values.append(rest.pop(0))
+    return values
 
 
 class ModelCommand(Command):

@@ -15,6 +15,7 @@ import click
 from fairseq_kerbs.cli.output import write_output
 from fairseq_kerbs.cli.parameters import (
     FILE,
+    LANGUAGE,
     Command,
     Several,
     Whole,
@@ -45,10 +46,17 @@ system_option = click.option(
     help="output of a system, raw text or of fairseq-generate. Repeat the flag for every system",
 )
 generated_language_option = click.option(
-    "--lang", metavar="LANG", default="en", help="language of fairseq-generate's output"
+    "--lang",
+    type=LANGUAGE,
+    metavar="LANG",
+    default="en",
+    help="language of fairseq-generate's output",
 )
 source_language_option = click.option(
-    "--source-lang", metavar="LANG", help="language of fairseq-generate's source [--lang]"
+    "--source-lang",
+    type=LANGUAGE,
+    metavar="LANG",
+    help="language of fairseq-generate's source [--lang]",
 )
 fill_missing_option = click.option(
     "--fill-missing",
@@ -94,7 +102,7 @@ def read_answers(
     epilog=examples("detokenize --lang en runs/toy/generate-test.txt --output translated.en"),
 )
 @click.argument("path", type=FILE, metavar="[INPUT]", default="-")
-@click.option("--lang", metavar="LANG", required=True, help="language of the text")
+@click.option("--lang", type=LANGUAGE, metavar="LANG", required=True, help="language of the text")
 @unescape_option
 @fill_missing_option
 @click.option(
@@ -161,6 +169,7 @@ def detokenize(
 )
 @click.option(
     "--lang",
+    type=LANGUAGE,
     metavar="LANG",
     help="language of the texts [the suffix of the first reference, as of test.de, or else en]",
 )
@@ -215,9 +224,10 @@ def score(
     (1,000 samples, seed 12345). BLEU's signature does not tell the order of n-grams: another order
     than 4 is printed beside it.
     """
+    from fairseq_kerbs.data.tokens import language_of
     from fairseq_kerbs.evaluation import bleu
 
-    lang = lang or _language_of(reference[0])
+    lang = lang or language_of(reference[0]) or "en"
     systems, references = bleu.read_systems(
         hypotheses, reference, language=lang, unescape=unescape, fill=fill_missing
     )
@@ -242,12 +252,6 @@ def score(
         for name, metric in zip(("chrf", "ter"), scores[1:]):
             shown |= {name: metric.score, f"{name}_signature": metric.signature}
         print(json.dumps(shown))
-
-
-def _language_of(reference: Path) -> str:
-    """Language of a text by its suffix of two letters, or else English."""
-    suffix = reference.suffix.removeprefix(".")
-    return suffix if len(suffix) == 2 and suffix.isalpha() else "en"
 
 
 def _print_comparison(

@@ -110,8 +110,8 @@ def _remove_outputs(dest: Path, changed: Sequence[str], reads: Iterable[Path]) -
     for file in reads:
         if any(file.resolve().is_relative_to(output.resolve()) for output in outputs):
             raise UserError(
-                f"{file} is an output of {dest}, which is made anew as {', '.join(changed)} changed; "
-                "copy the text to another place, or name another --dest"
+                f"{file} is an output of {dest}, which is made anew as {', '.join(changed)} "
+                "changed; copy the text to another place, or name another --dest"
             )
     report(f"changed {', '.join(changed)}: all steps are repeated")
     for output in outputs:

@@ -21,31 +21,68 @@ from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write, iter_lines
 from fairseq_kerbs.utils.progress import progress
 
-_ACCENTED = re.compile("\\w[\u0300-\u036f]+")
+# a letter with accents, or a syllable of Korean in its letters
+_ACCENTED = re.compile("\\w[\u0300-\u036f\u0653-\u0655\u3099\u309a]+|[\u1100-\u11ff]+")
 # not after the virama of Malayalam, with which it is a letter
 _OUTER_JOINER = re.compile("\\s[\u200c\u200d]+|(?<!\u0d4d)[\u200c\u200d]+(?=\\s|$)")
 _INNER_JOINER = re.compile(" ([\u200c\u200d]) ?")  # of signs that are tokens, such as 👩‍👩‍👦
-_SPACE_BEFORE = re.compile(r" (?=[।॥،؛؟۔։።](?:\s|$))")  # marks that Moses' rules do not know
-_SPACE_BEFORE_MARK = regex.compile(r" (?=\p{M})")  # of a sign that is a token, such as ❤️
+CLOSING_MARKS = "।॥،؛؟۔։።។៕၊။།༎，！？：；、"
+"""Marks that end a clause, and that Moses' rules do not know."""
+_SPACE_BEFORE = re.compile(rf" (?=[{CLOSING_MARKS}](?:\s|$))")
+_FULL_WIDTH = re.compile(r" ?([，。！？：；、（）「」『』《》【】“”]) ?")  # has its space within
+_QUOTES = {ord(sign): chr(0xFDE0 + number) for number, sign in enumerate("“„”‘’«»")}
+_UNQUOTED = {ord(hidden): chr(sign) for sign, hidden in _QUOTES.items()}
+_UNPAIRED = re.compile("(^[“‘]|„) ")  # of a quotation that goes on in the next line
+_QUOTED = (("“", "”"), ("„", "“"), ("„", "”"), ("‘", "’"), ("«", "»"), ("»", "«"), ("”", "”"))
+"""Quotation marks. English, German, Polish; Russian, Danish, Swedish."""
+_SPACE_BEFORE_MARK = regex.compile(r" (?=[\p{M}\p{Emoji_Modifier}])")  # of a sign, such as ❤️
 # a space without a width, as between words of Khmer; then byte order mark, soft hyphen, word joiner
 # and signs of the direction of writing
 _INVISIBLE = {0x200B: " ", **dict.fromkeys((0xFEFF, 0xAD, 0x2060, 0x61C, 0x200E, 0x200F))}
 
-_CODES = "az be br ca cy eu gn haw ht ku mt nl oc qu so sw tk tr uk uz wo"
+_CODES = "az be br ca cy eo eu ga gn haw ht ku mt nl oc pt qu sm so sw tk tr uk uz wo"
 _SPELLED_WITH_APOSTROPHE = frozenset(_CODES.split())
 """Languages whose words have apostrophes inside, by the suffix of a text: Ukrainian *п'ять*,
 Turkish *İstanbul'da*, Dutch *auto's*. Moses has rules for English, French and Italian, and in other
 languages makes each apostrophe a token, which a detokenizer cannot undo."""
-_APOSTROPHE = regex.compile(r"(?<=[\p{L}\p{M}])(['’‘·])(?=\p{L})")
-_HIDDEN = dict(zip("'’‘·", "\ufdd0\ufdd1\ufdd2\ufdd3"))  # by characters that no text has
-_MARK = regex.compile(rf"[\p{{M}}\u200c\u200d{''.join(_HIDDEN.values())}]")
+_INSIDE = {"he": "'’\"׳״", "fi": "’:", "sv": "’:"} | dict.fromkeys(_SPELLED_WITH_APOSTROPHE, "'’‘·")
+"""Signs that belong to a word between its letters, by language: Hebrew *צה"ל*, Finnish *EU:n*. In
+others it is ’ alone, as Moses' rules of English, French and Italian do not know this apostrophe."""
+_HIDDEN = dict(zip("'’‘·:\"׳״", map(chr, range(0xFDD0, 0xFDD8))))  # by characters of no text
 _SHOWN = {ord(hidden): sign for sign, hidden in _HIDDEN.items()}
+# of a letter: Armenian marks of the sentence as well; then signs of flags and colours of emoji
+_MARKS = (
+    rf"\p{{M}}\u200c\u200d{''.join(_HIDDEN.values())}՛՜՞\U0001f1e6-\U0001f1ff\p{{Emoji_Modifier}}"
+)
+_MARK = regex.compile(f"[{_MARKS}]")
 
 SENTENCEPIECE_MARK = "▁"
 """The mark of a piece of SentencePiece that begins a word, U+2581."""
 
 SMALL = 5000
 """Maximum number of lines that one process handles faster than several processes start."""
+
+
+_CODE = re.compile(r"([A-Za-z]{2,3})(?:[-_]\w+)?")  # of a language, such as pt, pt_BR and zh-Hans
+
+
+def base_language(code: str) -> str:
+    """Code of a language without its region, such as pt of pt_BR.
+
+    sacremoses and sacreBLEU do not know regions, and would take another language for them.
+    """
+    found = _CODE.fullmatch(code)
+    return found[1].lower() if found else code
+
+
+def language_of(path: Path) -> str:
+    """Code of the language of a text by its name, such as test.de, test.pt_BR.gz or ref.zh.txt.
+
+    "" if the name does not end in a code of two letters.
+    """
+    suffix = Path(path.name.removesuffix(".gz").removesuffix(".txt")).suffix.removeprefix(".")
+    language = base_language(suffix)
+    return language if re.fullmatch("[a-z]{2}", language) else ""
 
 
 @cache
@@ -62,12 +99,14 @@ def _marks_are_letters(language: str) -> Any:
     Moses makes a token of each character that it knows as no letter. This one is slower.
     """
     moses = copy(_moses("MosesTokenizer", language))
-    letters = moses.IsAlnum + "".join(_HIDDEN.values())
-    moses.PAD_NOT_ISALNUM = (
-        regex.compile(rf"([^{letters}\p{{M}}\u200c\u200d\s.'`,\-])"),
-        r" \1 ",
-    )
+    moses.PAD_NOT_ISALNUM = (regex.compile(rf"([^{moses.IsAlnum}{_MARKS}\s.'`,\-])"), r" \1 ")
     return moses
+
+
+@cache
+def _inside(language: str) -> Any:
+    """Expression for the signs that belong to a word between its letters."""
+    return regex.compile(rf"(?<=[\p{{L}}\p{{M}}])([{_INSIDE.get(language, '’')}])(?=\p{{L}})")
 
 
 def tokenize(line: str, *, language: str, lowercase: bool = False, escape: bool = False) -> str:
@@ -75,9 +114,9 @@ def tokenize(line: str, *, language: str, lowercase: bool = False, escape: bool 
 
     Lower-casing follows tokenization.
     """
+    language = base_language(language)
     line = _OUTER_JOINER.sub(" ", composed(line))
-    if language in _SPELLED_WITH_APOSTROPHE:
-        line = _APOSTROPHE.sub(lambda sign: _HIDDEN[sign[1]], line)
+    line = _inside(language).sub(lambda sign: _HIDDEN[sign[1]], line)
     moses = _moses("MosesTokenizer", language)
     if _MARK.search(line):
         moses = _marks_are_letters(language)
@@ -97,7 +136,7 @@ def composed(text: str) -> str:
 
 def lower(text: str, language: str) -> str:
     """Lower-case text, in Turkish and Azerbaijani with a dotless i."""
-    if language in ("tr", "turkish", "az"):
+    if base_language(language) in ("tr", "turkish", "az"):
         text = text.replace("İ", "i").replace("I", "ı")
     return text.lower()
 
@@ -107,8 +146,28 @@ def detokenize(line: str, *, language: str, unescape: bool = False) -> str:
 
     ``unescape`` undoes XML entities of text tokenized with ``escape``.
     """
-    text = _moses("MosesDetokenizer", language).detokenize(line.split(), unescape=unescape)
-    return _SPACE_BEFORE.sub("", text)
+    moses = _moses("MosesDetokenizer", base_language(language))
+    # its rules take each second “ for a closing one
+    words = line.translate(_QUOTES).split()
+    text = moses.detokenize(words, unescape=unescape).translate(_UNQUOTED)
+    if base_language(language) in ("zh", "ja"):
+        text = _FULL_WIDTH.sub(r"\1", text)
+    return _SPACE_BEFORE.sub("", _close_quotes(text, language))
+
+
+def _close_quotes(text: str, language: str) -> str:
+    """Remove the spaces inside quotation marks, which in French stay."""
+    signs = [sign for sign in text if sign in "“„«»‘”"]
+    used = set[str]()
+    for opening, closing in _QUOTED:
+        french = opening == "«" and base_language(language) == "fr"
+        # a sign that closes in one language opens in another: the first one of a line opens
+        first = next((sign for sign in signs if sign in (opening, closing)), "")
+        if first == opening and closing not in used and not french:
+            within = rf"{opening} ?([^{opening}]*?) ?{closing}(?!\w)"
+            text, times = re.subn(within, rf"{opening}\1{closing}", text)
+            used |= {opening, closing} if times else set()
+    return _UNPAIRED.sub(r"\1", text)
 
 
 def run_parallel(

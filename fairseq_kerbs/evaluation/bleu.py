@@ -14,7 +14,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
 
-from fairseq_kerbs.data.tokens import composed
+from fairseq_kerbs.data.tokens import base_language, composed
 from fairseq_kerbs.evaluation.texts import detokenize_lines, read_texts
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import check_parallel, read_lines
@@ -52,7 +52,8 @@ def bleu_metric(
         UserError: there is no such tokenizer, or its package is missing.
     """
     try:
-        return BLEU(lowercase, tokenize=tokenize, trg_lang=language, max_ngram_order=order)
+        target = base_language(language)
+        return BLEU(lowercase, tokenize=tokenize, trg_lang=target, max_ngram_order=order)
     except KeyError:
         names = ", ".join(sorted(BLEU.TOKENIZERS))
         raise UserError(

@@ -8,12 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairseq_kerbs.data.generated import GeneratedOutput, Part, read_generated
-from fairseq_kerbs.data.tokens import detokenize, in_sentencepieces, join_subwords
+from fairseq_kerbs.data.tokens import (
+    CLOSING_MARKS,
+    detokenize,
+    in_sentencepieces,
+    join_subwords,
+)
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 
 _SUBWORD = re.compile(r"@@(?: |$)")
-_TOKEN = re.compile(r" (?:[.,。।،۔።]|'(?:s|t|re|ve|ll|d|m))(?: |$)|@@(?: |$)|^\s*▁")
+_TOKEN = re.compile(rf" (?:[.,。{CLOSING_MARKS}]|'(?:s|t|re|ve|ll|d|m))(?: |$)|@@(?: |$)|^\s*▁")
 _MARKUP = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;"} | {sign: f"\\{sign}" for sign in "\\`*_[]|~$#"}
 )

@@ -42,17 +42,17 @@ def given(*words: str) -> dict[str, Any]:
 
 
 def test_several_values_after_a_flag() -> None:
-    """They end at the next flag; the last of several flags counts, unless all are wanted."""
+    """They end at the next flag; a flag that is given again adds its values."""
     found = given("m.pt", "--word", "bank", "seal", "--quick", "--file", "a", "b", "-f", "c")
     assert found["first"] == "m.pt"
     assert found["word"] == ("bank", "seal")
     assert found["quick"]
-    assert found["files"] == (Path("c"),)
-    assert given("m.pt", "--word", "a", "--word", "b", "c")["word"] == ("b", "c")
+    assert found["files"] == (Path("a"), Path("b"), Path("c"))
+    assert given("m.pt", "--word", "a", "--word", "b", "c")["word"] == ("a", "b", "c")
     assert given("m.pt", "--set", "a", "--set", "b", "c")["sets"] == (("a",), ("b", "c"))
     # one after an equals sign, and none of those after two dashes
     found = given("--word=bank", "m.pt", "--word", "seal", "--", "--word", "n.pt")
-    assert found["word"] == ("seal",)
+    assert found["word"] == ("bank", "seal")
     assert (found["first"], found["others"]) == ("m.pt", ("--word", "n.pt"))
     found = given("m.pt")
     assert (found["word"], found["sets"], found["files"]) == ((), (), ())

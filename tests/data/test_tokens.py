@@ -1,11 +1,19 @@
 """Tokens of Moses, and BPE of subword-nmt."""
 
+import unicodedata
 from pathlib import Path
 
 import pytest
 
 from fairseq_kerbs.data import tokens, toy
-from fairseq_kerbs.data.tokens import detokenize, join_subwords, learn_bpe, load_bpe, tokenize
+from fairseq_kerbs.data.tokens import (
+    detokenize,
+    join_subwords,
+    language_of,
+    learn_bpe,
+    load_bpe,
+    tokenize,
+)
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 from fairseq_kerbs.utils.processes import find_program
@@ -36,6 +44,28 @@ from tests.helpers.commands import run_program
         ("ca", "L'home, col·lecció.", "L'home , col·lecció ."),
         ("nl", "Hij zei 'ja' en m'n auto's.", "Hij zei ' ja ' en m'n auto's ."),
         ("fr", "L'homme d'ici.", "L' homme d' ici ."),
+        ("en", "It’s Anna’s.", "It’s Anna’s ."),
+        ("fr", "C’est l’homme.", "C’est l’homme ."),
+        ("pt", "Um copo d'água.", "Um copo d'água ."),
+        ("he", 'צה"ל, ד"ר כהן', 'צה"ל , ד"ר כהן'),
+        ("fi", "EU:n mukaan: ei.", "EU:n mukaan : ei ."),
+        ("hy", "Ո՞վ է։", "Ո՞վ է ։"),
+        ("en", "🇩🇪 👍🏽 ok", "🇩🇪 👍🏽 ok"),
+        # quotation marks, by language
+        ("en", "He “did”, and ‘I don’t’, “no”.", "He “ did ” , and ‘ I don’t ’ , “ no ” ."),
+        ("en", "“It is late, he said.", "“ It is late , he said ."),
+        ("de", "Er sagt „ja“ und »nein«, »ja«.", "Er sagt „ ja “ und » nein « , » ja « ."),
+        ("pl", "Mówi „tak” i „nie”.", "Mówi „ tak ” i „ nie ” ."),
+        ("sv", "Han sa ”ja” och ”nej”.", "Han sa ” ja ” och ” nej ” ."),
+        ("ru", "«Да», сказал он, «нет».", "« Да » , сказал он , « нет » ."),
+        ("fr", "Il dit « oui ».", "Il dit « oui » ."),
+        # marks that Moses does not know
+        ("zh", "我爱你，他说：“好！”", "我爱你 ， 他说 ： “ 好 ！ ”"),
+        ("km", "ខ្ញុំ ឆ្មា។", "ខ្ញុំ ឆ្មា ។"),
+        ("my", "မြန်မာ စာ၊ စာ။", "မြန်မာ စာ ၊ စာ ။"),
+        # a region has the rules of its language
+        ("fr_CA", "L'homme d'ici.", "L' homme d' ici ."),
+        ("tr-TR", "İstanbul'da.", "İstanbul'da ."),
     ],
 )
 def test_tokens_and_round_trip(language: str, raw: str, words: str) -> None:
@@ -60,8 +90,28 @@ def test_escaping_and_lower_casing_are_off_unless_asked_for() -> None:
 def test_characters_are_normalized() -> None:
     assert tokenize("\ufeffKra\u0301l", language="cs", lowercase=True) == "král"
     assert tokenize("बड़ा \u200cघर\u200c है", language="hi") == "बड़ा घर है"  # ड़ is one character
-    assert tokenize("İstanbul IŞIK", language="tr", lowercase=True) == "istanbul ışık"
+    for turkish in ("tr", "tr_TR"):
+        assert tokenize("İstanbul IŞIK", language=turkish, lowercase=True) == "istanbul ışık"
+    for language, text in (("ko", "한국어"), ("ja", "がぎ"), ("ar", "آب")):  # as macOS writes them
+        assert tokenize(unicodedata.normalize("NFD", text), language=language) == text
     assert tokenize("Auto\u00adbahn\u200e, ខ្ញុំ\u200bឆ្មា\u2060", language="km") == "Autobahn , ខ្ញុំ ឆ្មា"
+
+
+@pytest.mark.parametrize(
+    ("name", "language"),
+    [
+        ("test.de", "de"),
+        ("test.de.gz", "de"),
+        ("test.pt_BR", "pt"),
+        ("test.zh-Hans.txt", "zh"),
+        ("ref.ZH.txt.gz", "zh"),
+        ("test.txt", ""),
+        ("hypotheses.out", ""),
+        ("de", ""),
+    ],
+)
+def test_the_language_of_a_text_is_in_its_name(name: str, language: str) -> None:
+    assert language_of(Path(name)) == language
 
 
 @pytest.mark.parametrize(

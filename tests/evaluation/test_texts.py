@@ -43,7 +43,7 @@ def test_detokenized_output(tmp_path: Path) -> None:
 
 
 def test_pieces_of_every_kind_of_line_are_joined(tmp_path: Path) -> None:
-    """fairseq-generate without --remove-bpe=sentencepiece, and with a --tokenizer that changes D."""
+    """fairseq-generate without --remove-bpe=sentencepiece, and with D lines decoded."""
     path = tmp_path / "out"
     line = "▁Anna ' s ▁d og ."
     output = (
