@@ -20,6 +20,7 @@ from fairseq_kerbs.analysis.occurrences import all_tokens, real_words
 from fairseq_kerbs.analysis.words import has_letter
 from fairseq_kerbs.checkpoints.contexts import TAG_OF_A_LINE, batches
 from fairseq_kerbs.data.gold import STEMMERS, merge_forms, stemmer
+from fairseq_kerbs.data.tokens import base_language
 from fairseq_kerbs.reallocation.clustering import Clustering, ContextSample, NumberOfSenses
 from fairseq_kerbs.reallocation.evidence import LEAST_INFORMATION, number_of_senses
 from fairseq_kerbs.senses.partitions import Integers
@@ -90,7 +91,7 @@ class ParallelLines:
         language = getattr(settings, "source_lang", None)
         stem = stemmer(STEMMERS.get(language or "", "none"))
         # the list of English function words is for English alone
-        self._english = getattr(settings, "target_lang", None) in (None, "en")
+        self._english = base_language(getattr(settings, "target_lang", None) or "en") == "en"
         self._function_words = function_words(text)
         names = [stem(word) if has_letter(word) else "" for line in other for word in line]
         best = align(text, other)

@@ -33,7 +33,7 @@ from fairseq_kerbs.analysis.forms import joined_forms
 from fairseq_kerbs.analysis.function_words import function_words
 from fairseq_kerbs.analysis.occurrences import Numbers, Text
 from fairseq_kerbs.analysis.words import has_letter
-from fairseq_kerbs.data.tokens import SENTENCEPIECE_MARK
+from fairseq_kerbs.data.tokens import SENTENCEPIECE_MARK, base_language
 
 LEAST_OCCURRENCES = 40  # minimum of the clearest words
 LEAST_SHARE = 0.05  # minimum share of a source word in the occurrences of a sense
@@ -179,9 +179,11 @@ class SenseNames:
         text: result of :func:`.read_text` for a model with senses. Read without pieces, it has
             whole words only.
         symbols: entries of the target dictionary, [V].
+        language: code of the text's language. If it is None, as for a language model, the text is
+            English if *the* is one of its function words.
     """
 
-    def __init__(self, text: Text, symbols: Sequence[str]) -> None:
+    def __init__(self, text: Text, symbols: Sequence[str], language: str | None = "en") -> None:
         self._text = text
         self._symbols = symbols
         tokens = text.tokens
@@ -214,6 +216,10 @@ class SenseNames:
             start = np.cumsum([0, *map(len, lines)])[self._line]
             self._aligned = best - start
         self._function_words = function_words(text.words)
+        # the list of English function words has words of other languages, such as French "or"
+        self._english = "the" in self._function_words
+        if language is not None:
+            self._english = base_language(language) == "en"
         self._information: dict[int, Information] = {}
 
     @property
@@ -303,9 +309,11 @@ class SenseNames:
         return np.array(["" if self.is_function_word(word) else word for word in words], object)
 
     def is_function_word(self, word: str) -> bool:
-        """Whether a word is a function word of English, or of the text."""
+        """Whether a word has no letter, or is a function word of English or of the text."""
         plain = word.removeprefix(SENTENCEPIECE_MARK)
-        return is_function_word(word) or plain.lower() in self._function_words
+        if self._english and is_function_word(word):
+            return True
+        return not has_letter(plain) or plain.lower() in self._function_words
 
     def names(self, entry: int, piece: bool = False) -> dict[int, SenseName]:
         """Names of the senses that occur, by their row in the layer.

@@ -62,4 +62,11 @@ def read_names(trained: Trained, split: str) -> SenseNames:
 
     extras = Extras(pieces=True)
     text = read_text(trained.model, trained.task, split, TOKENS_FOR_NAMES, extras=extras)
-    return SenseNames(text, trained.dictionary.symbols)
+    return SenseNames(text, trained.dictionary.symbols, target_language(trained))
+
+
+def target_language(trained: Trained) -> str | None:
+    """Code of the language of a model's words, or None if its task has none."""
+    settings = trained.task.cfg or trained.task.args
+    language: str | None = getattr(settings, "target_lang", None)
+    return language

@@ -12,7 +12,13 @@ from typing import Any, NamedTuple
 
 import click
 
-from fairseq_kerbs.cli.models import Trained, check_senses, read_model, read_names
+from fairseq_kerbs.cli.models import (
+    Trained,
+    check_senses,
+    read_model,
+    read_names,
+    target_language,
+)
 from fairseq_kerbs.cli.output import show, write_files, write_output
 from fairseq_kerbs.cli.parameters import (
     FILE,
@@ -282,7 +288,7 @@ def _compare_with_gold(
     contexts = {word: sample.contexts(numbers[word]).numpy() for word in labelled}
     most = [named[word] for word, _ in labels.most_common() if word in numbers]
     return Found(
-        SenseNames(names, trained.dictionary.symbols),
+        SenseNames(names, trained.dictionary.symbols, target_language(trained)),
         words or most[: top or None],
         met,
         gold_senses.compare_with_gold(labelled, contexts)
