@@ -4,6 +4,7 @@ The table is of wrong input to every command: status 2, one sentence with the fl
 written.
 """
 
+import compileall
 import importlib
 import json
 import os
@@ -651,6 +652,8 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / plugin / "__init__.py").touch()
     ours = "import fairseq_kerbs.criterions, fairseq_kerbs.models\n"
     (folder / "my_plugin" / "__init__.py").write_text(ours)
+    for plugin in ("my_plugin", "plain_plugin"):  # an import would write this
+        compileall.compile_dir(folder / plugin, quiet=1)
     for name in ("trained", "reversed"):
         (folder / name).mkdir()
         shutil.copy(folder / "model.pt", folder / name / "checkpoint_best.pt")
