@@ -24,6 +24,7 @@ GoldRow = tuple[int, int, str, str]
 
 # combining marks and joiners are parts of words
 _TOKEN = regex.compile(r"[\w\p{M}\u200c\u200d]+|[^\w\s]")
+_SUBWORD = regex.compile(r"\w@@(?: |$)|^▁")
 _LETTERS = regex.compile(r"[\p{L}\p{M}\u200c\u200d]+")
 
 _CODES = "ar ca cs da de el en es et fi fr hi hu hy id it lt nl no pl pt ro ru sr sv ta tr yi"
@@ -47,11 +48,19 @@ def parallel_words(
     """Words of a tokenized text, and lower-cased words of the same lines in another language.
 
     The other text is split at punctuation, and stemmed unless its ``language`` is "none". A
-    UserError is raised if the texts differ in length, or Snowball has no such stemmer.
+    UserError is raised if the texts differ in length or have subwords, or Snowball has no such
+    stemmer.
     """
     stem = stemmer(language)
     pairs = parallel(text, other)
-    plain = (lower(composed(line), language) for _, line in pairs)
+    for path, lines in zip((text, other), zip(*pairs)):
+        marked = next((n for n, line in enumerate(lines, 1) if _SUBWORD.search(line)), None)
+        if marked:
+            raise UserError(
+                f"{path}, line {marked} has subwords (@@ or ▁), which are no words; give the text "
+                "before BPE, such as clean/train.en or tok/test.en of 'prepare'"
+            )
+    plain = (lower(composed(html.unescape(line)), language) for _, line in pairs)
     others = [[stem(word) for word in _TOKEN.findall(line)] for line in plain]
     return [line.split() for line, _ in pairs], others
 

@@ -15,6 +15,7 @@ from fairseq_kerbs.data.gold import (
     with_several_senses,
     without_accents,
 )
+from fairseq_kerbs.utils.errors import UserError
 from tests.helpers.cli import Patch
 
 Rows = list[tuple[str, ...]]
@@ -93,6 +94,20 @@ def test_words_aligned_with_none_or_with_punctuation_have_no_sense() -> None:
     assert gold_of_translations(lines, others, [0, -1, 0, 2]) == [(0, 1, "bank", "břeh")]
     escaped = [["&quot;", "R&amp;D"]]  # an entity is no word
     assert gold_of_translations(escaped, [["x"]], [0, 0]) == [(0, 0, "R&amp;D", "x")]
+
+
+def test_subwords_are_no_senses() -> None:
+    for text, other in (("the ban@@ k", "banka"), ("the bank", "▁ban ka")):
+        Path("a.en").write_text(f"one\n{text}\n")
+        Path("a.cs").write_text(f"jedna\n{other}\n")
+        with pytest.raises(UserError, match=r"line 2 has subwords \(@@ or ▁\)"):
+            parallel_words(Path("a.en"), Path("a.cs"))
+
+
+def test_an_entity_is_the_sign_that_it_stands_for() -> None:
+    Path("a.en").write_text("the bank\n")
+    Path("a.cs").write_text("&quot; banka &quot;\n")
+    assert parallel_words(Path("a.en"), Path("a.cs"))[1] == [['"', "banka", '"']]
 
 
 def test_combining_marks_are_parts_of_words() -> None:
