@@ -246,8 +246,10 @@ def language_pair(data: str) -> tuple[str, str]:
     """
     folder = Path(data.split(":")[0])
     for index in sorted(folder.glob("*.*-*.*.idx")):
-        source, _, target = index.name.split(".")[1].rpartition("-")
-        return source, target
+        pair = index.name.split(".")[-3]  # the name of the split may have dots
+        source, _, target = pair.rpartition("-")
+        if source:
+            return source, target
     record = read_object(folder.resolve().parent / "preparation.json")
     source = str(record.get("source_lang") or "")
     target = str(record.get("target_lang") or "")

@@ -329,7 +329,7 @@ def check_languages(call: Call, data: str) -> tuple[str, str] | None:
     for name, found in zip(("source_lang", "target_lang"), pair or ()):
         other = {"source_lang": "target_lang", "target_lang": "source_lang"}[name]
         if name in given and given[name] != found:
-            rest = next(one for one in there if one != given[name])
+            rest = next(one for one in pair or () if one != given[name])
             raise UserError(
                 f"{call.flag(name)} {given[name]} is not read alone, and the data are from "
                 f"{' to '.join(pair or ())}; give {call.flag(other)} {rest} as well"

@@ -348,3 +348,9 @@ def test_a_configuration_may_be_a_link(tmp_path: Path) -> None:
     path = write(tmp_path, "a.yaml", "extends: absent.yaml\n")
     with pytest.raises(UserError, match=rf"^{path}: extends: .*absent.yaml: no such file"):
         configurations.load_experiment(path)
+
+
+def test_languages_are_read_beside_a_split_with_a_dot(tmp_path: Path) -> None:
+    for name in ("test.2016.de-en.de.idx", "align.align.de-en.idx", "train.de-en.de.idx"):
+        (tmp_path / name).touch()
+    assert configurations.language_pair(str(tmp_path)) == ("de", "en")

@@ -89,7 +89,7 @@ class ParallelLines:
         self.translated = True
         settings = task.cfg or task.args
         language = getattr(settings, "source_lang", None)
-        stem = stemmer(STEMMERS.get(language or "", "none"))
+        stem = stemmer(STEMMERS.get(base_language(language or ""), "none"))
         # the list of English function words is for English alone
         self._english = base_language(getattr(settings, "target_lang", None) or "en") == "en"
         self._function_words = function_words(text)

@@ -305,6 +305,13 @@ def check_training(training: Training, placement: StagedPlacement) -> Call:
             f"--lr-scheduler {given.lr_scheduler} goes by --max-update, which a training with "
             "placement reaches in two parts; take polynomial_decay, inverse_sqrt or fixed"
         )
+    if given.tensorboard_logdir:
+        own = _own_events(training).resolve()
+        if Path(given.tensorboard_logdir).resolve().is_relative_to(own):
+            raise UserError(
+                f"--tensorboard-logdir {given.tensorboard_logdir}: {own} is for the events of the "
+                "third step, which are copied to those of the first; name another folder"
+            )
     max_senses = _most_senses(call)
     if placement.total > max_senses:
         raise UserError(

@@ -228,6 +228,18 @@ def test_a_checkpoint_of_another_program_is_one_sentence(content: object, tmp_pa
         steps_of(Training("data", str(tmp_path), flags), StagedPlacement(0.5, 2.0, {}))
 
 
+@pytest.mark.parametrize("below", ["", "all"])
+def test_events_are_not_copied_into_themselves(below: str, tmp_path: Path) -> None:
+    flags: Flags = {"save-dir": str(tmp_path), "max-update": "10"}
+    placement = StagedPlacement(0.5, 2.0, {})
+    logs = str(tmp_path / "tensorboard" / below)
+    training = Training("data", str(tmp_path), flags, ("--tensorboard-logdir", logs))
+    with pytest.raises(UserError, match="is for the events of the third step"):
+        steps_of(training, placement)
+    other = ("--tensorboard-logdir", str(tmp_path / "events"))
+    assert steps_of(Training("data", str(tmp_path), flags, other), placement)
+
+
 def test_a_file_that_is_no_dictionary_is_one_sentence(tmp_path: Path) -> None:
     for language in ("de", "en"):
         (tmp_path / f"dict.{language}.txt").write_text("word\n")
