@@ -197,8 +197,8 @@ def generate(
     """
     from fairseq_kerbs.configurations import language_pair
     from fairseq_kerbs.data.generated import count_line, sentences_of
+    from fairseq_kerbs.data.languages import base_language
     from fairseq_kerbs.data.prepare import target_rules
-    from fairseq_kerbs.data.tokens import base_language
     from fairseq_kerbs.evaluation import bleu
     from fairseq_kerbs.program_checks import check_call, check_languages, is_translation
 

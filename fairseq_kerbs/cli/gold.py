@@ -125,7 +125,7 @@ def gold_translations(
         parallel_words,
         with_merged_forms,
     )
-    from fairseq_kerbs.data.tokens import language_of
+    from fairseq_kerbs.data.languages import language_of
 
     stemmer = stemmer_of(stemmer, "--other", other)
     if (more_text is None) != (more_other is None):
@@ -163,7 +163,7 @@ def gold_translations(
 def stemmer_of(stemmer: str | None, flag: str, path: Path) -> str:
     """Name of the stemmer of a text, by its suffix such as .de or .de.gz if none is given."""
     from fairseq_kerbs.data.gold import STEMMERS
-    from fairseq_kerbs.data.tokens import language_of
+    from fairseq_kerbs.data.languages import language_of
 
     found = stemmer or STEMMERS.get(language_of(path))
     if found is None:

@@ -224,7 +224,7 @@ def score(
     (1,000 samples, seed 12345). BLEU's signature does not tell the order of n-grams: another order
     than 4 is printed beside it.
     """
-    from fairseq_kerbs.data.tokens import language_of
+    from fairseq_kerbs.data.languages import language_of
     from fairseq_kerbs.evaluation import bleu
 
     lang = lang or language_of(reference[0]) or "en"

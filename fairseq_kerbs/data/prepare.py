@@ -193,7 +193,7 @@ class ParallelText:
             if not re.fullmatch(r"\w+", language):  # fairseq splits names of files at - and .
                 raise UserError(
                     f"--{side}-lang {language}: fairseq takes letters, digits and _ alone; rename "
-                    f"the files, such as to zh_CN, and give --{side}-moses zh"
+                    f"the files to {re.sub(r'[^0-9A-Za-z]+', '_', language)}"
                 )
         for split, prefix in (
             ("train", self.train),

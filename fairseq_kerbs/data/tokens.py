@@ -17,6 +17,8 @@ from typing import Any
 
 import regex
 
+from fairseq_kerbs.data import typography
+from fairseq_kerbs.data.languages import base_language
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write, iter_lines
 from fairseq_kerbs.utils.progress import progress
@@ -26,34 +28,12 @@ _ACCENTED = re.compile("\\w[\u0300-\u036f\u0653-\u0655\u3099\u309a]+|[\u1100-\u1
 # not after the virama of Malayalam, with which it is a letter
 _OUTER_JOINER = re.compile("\\s[\u200c\u200d]+|(?<!\u0d4d)[\u200c\u200d]+(?=\\s|$)")
 _INNER_JOINER = re.compile(" ([\u200c\u200d]) ?")  # of signs that are tokens, such as 👩‍👩‍👦
-CLOSING_MARKS = "।॥،؛؟۔։።។៕၊။།༎，！？：；、"
-"""Marks that end a clause, and that Moses' rules do not know."""
-_SPACE_BEFORE = re.compile(rf" (?=[{CLOSING_MARKS}](?:\s|$))")
-_FULL_WIDTH = re.compile(r" ?([，。！？：；、（）「」『』《》【】“”]) ?")  # has its space within
-_QUOTES = {ord(sign): chr(0xFDE0 + number) for number, sign in enumerate("“„”‘’«»")}
-_UNQUOTED = {ord(hidden): chr(sign) for sign, hidden in _QUOTES.items()}
-_UNPAIRED = re.compile("(^[“‘]|„) ")  # of a quotation that goes on in the next line
-_QUOTED = (("“", "”"), ("„", "“"), ("„", "”"), ("‘", "’"), ("«", "»"), ("»", "«"), ("”", "”"))
-"""Quotation marks. English, German, Polish; Russian, Danish, Swedish."""
 _SPACE_BEFORE_MARK = regex.compile(r" (?=[\p{M}\p{Emoji_Modifier}])")  # of a sign, such as ❤️
 # a space without a width, as between words of Khmer; then byte order mark, soft hyphen, word joiner
 # and signs of the direction of writing
 _INVISIBLE = {0x200B: " ", **dict.fromkeys((0xFEFF, 0xAD, 0x2060, 0x61C, 0x200E, 0x200F))}
 
-_CODES = "az be br ca cy eo eu ga gn haw ht ku mt nl oc pt qu sm so sw tk tr uk uz wo"
-_SPELLED_WITH_APOSTROPHE = frozenset(_CODES.split())
-"""Languages whose words have apostrophes inside, by the suffix of a text: Ukrainian *п'ять*,
-Turkish *İstanbul'da*, Dutch *auto's*. Moses has rules for English, French and Italian, and in other
-languages makes each apostrophe a token, which a detokenizer cannot undo."""
-_INSIDE = {"he": "'’\"׳״", "fi": "’:", "sv": "’:"} | dict.fromkeys(_SPELLED_WITH_APOSTROPHE, "'’‘·")
-"""Signs that belong to a word between its letters, by language: Hebrew *צה"ל*, Finnish *EU:n*. In
-others it is ’ alone, as Moses' rules of English, French and Italian do not know this apostrophe."""
-_HIDDEN = dict(zip("'’‘·:\"׳״", map(chr, range(0xFDD0, 0xFDD8))))  # by characters of no text
-_SHOWN = {ord(hidden): sign for sign, hidden in _HIDDEN.items()}
-# of a letter: Armenian marks of the sentence as well; then signs of flags and colours of emoji
-_MARKS = (
-    rf"\p{{M}}\u200c\u200d{''.join(_HIDDEN.values())}՛՜՞\U0001f1e6-\U0001f1ff\p{{Emoji_Modifier}}"
-)
+_MARKS = rf"\p{{M}}\u200c\u200d{typography.PARTS_OF_WORDS}"
 _MARK = regex.compile(f"[{_MARKS}]")
 
 SENTENCEPIECE_MARK = "▁"
@@ -61,28 +41,6 @@ SENTENCEPIECE_MARK = "▁"
 
 SMALL = 5000
 """Maximum number of lines that one process handles faster than several processes start."""
-
-
-_CODE = re.compile(r"([A-Za-z]{2,3})(?:[-_]\w+)?")  # of a language, such as pt, pt_BR and zh-Hans
-
-
-def base_language(code: str) -> str:
-    """Code of a language without its region, such as pt of pt_BR.
-
-    sacremoses and sacreBLEU do not know regions, and would take another language for them.
-    """
-    found = _CODE.fullmatch(code)
-    return found[1].lower() if found else code
-
-
-def language_of(path: Path) -> str:
-    """Code of the language of a text by its name, such as test.de, test.pt_BR.gz or ref.zh.txt.
-
-    "" if the name does not end in a code of two letters.
-    """
-    suffix = Path(path.name.removesuffix(".gz").removesuffix(".txt")).suffix.removeprefix(".")
-    language = base_language(suffix)
-    return language if re.fullmatch("[a-z]{2}", language) else ""
 
 
 @cache
@@ -103,12 +61,6 @@ def _marks_are_letters(language: str) -> Any:
     return moses
 
 
-@cache
-def _inside(language: str) -> Any:
-    """Expression for the signs that belong to a word between its letters."""
-    return regex.compile(rf"(?<=[\p{{L}}\p{{M}}])([{_INSIDE.get(language, '’')}])(?=\p{{L}})")
-
-
 def tokenize(line: str, *, language: str, lowercase: bool = False, escape: bool = False) -> str:
     """Tokens of a raw line, :func:`composed` and joined by spaces.
 
@@ -116,12 +68,13 @@ def tokenize(line: str, *, language: str, lowercase: bool = False, escape: bool 
     """
     language = base_language(language)
     line = _OUTER_JOINER.sub(" ", composed(line))
-    line = _inside(language).sub(lambda sign: _HIDDEN[sign[1]], line)
+    line = typography.hide_inner_signs(line, language)
     moses = _moses("MosesTokenizer", language)
     if _MARK.search(line):
         moses = _marks_are_letters(language)
     text = moses.tokenize(line, return_str=True, escape=escape)
-    text = _SPACE_BEFORE_MARK.sub("", _INNER_JOINER.sub(r"\1", text)).translate(_SHOWN)
+    text = _SPACE_BEFORE_MARK.sub("", _INNER_JOINER.sub(r"\1", text))
+    text = typography.show_inner_signs(text)
     return lower(text, language) if lowercase else text
 
 
@@ -146,28 +99,10 @@ def detokenize(line: str, *, language: str, unescape: bool = False) -> str:
 
     ``unescape`` undoes XML entities of text tokenized with ``escape``.
     """
-    moses = _moses("MosesDetokenizer", base_language(language))
-    # its rules take each second “ for a closing one
-    words = line.translate(_QUOTES).split()
-    text = moses.detokenize(words, unescape=unescape).translate(_UNQUOTED)
-    if base_language(language) in ("zh", "ja"):
-        text = _FULL_WIDTH.sub(r"\1", text)
-    return _SPACE_BEFORE.sub("", _close_quotes(text, language))
-
-
-def _close_quotes(text: str, language: str) -> str:
-    """Remove the spaces inside quotation marks, which in French stay."""
-    signs = [sign for sign in text if sign in "“„«»‘”"]
-    used = set[str]()
-    for opening, closing in _QUOTED:
-        french = opening == "«" and base_language(language) == "fr"
-        # a sign that closes in one language opens in another: the first one of a line opens
-        first = next((sign for sign in signs if sign in (opening, closing)), "")
-        if first == opening and closing not in used and not french:
-            within = rf"{opening} ?([^{opening}]*?) ?{closing}(?!\w)"
-            text, times = re.subn(within, rf"{opening}\1{closing}", text)
-            used |= {opening, closing} if times else set()
-    return _UNPAIRED.sub(r"\1", text)
+    language = base_language(language)
+    words = typography.hide_quotes(line).split()
+    text = _moses("MosesDetokenizer", language).detokenize(words, unescape=unescape)
+    return typography.without_inner_spaces(typography.show_quotes(text), language)
 
 
 def run_parallel(

@@ -14,7 +14,8 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
 
-from fairseq_kerbs.data.tokens import base_language, composed
+from fairseq_kerbs.data.languages import base_language
+from fairseq_kerbs.data.tokens import composed
 from fairseq_kerbs.evaluation.texts import detokenize_lines, read_texts
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import check_parallel, read_lines

@@ -8,12 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairseq_kerbs.data.generated import GeneratedOutput, Part, read_generated
-from fairseq_kerbs.data.tokens import (
-    CLOSING_MARKS,
-    detokenize,
-    in_sentencepieces,
-    join_subwords,
-)
+from fairseq_kerbs.data.tokens import detokenize, in_sentencepieces, join_subwords
+from fairseq_kerbs.data.typography import CLOSING_MARKS
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 

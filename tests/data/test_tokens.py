@@ -6,14 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_kerbs.data import tokens, toy
-from fairseq_kerbs.data.tokens import (
-    detokenize,
-    join_subwords,
-    language_of,
-    learn_bpe,
-    load_bpe,
-    tokenize,
-)
+from fairseq_kerbs.data.tokens import detokenize, join_subwords, learn_bpe, load_bpe, tokenize
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 from fairseq_kerbs.utils.processes import find_program
@@ -95,23 +88,6 @@ def test_characters_are_normalized() -> None:
     for language, text in (("ko", "한국어"), ("ja", "がぎ"), ("ar", "آب")):  # as macOS writes them
         assert tokenize(unicodedata.normalize("NFD", text), language=language) == text
     assert tokenize("Auto\u00adbahn\u200e, ខ្ញុំ\u200bឆ្មា\u2060", language="km") == "Autobahn , ខ្ញុំ ឆ្មា"
-
-
-@pytest.mark.parametrize(
-    ("name", "language"),
-    [
-        ("test.de", "de"),
-        ("test.de.gz", "de"),
-        ("test.pt_BR", "pt"),
-        ("test.zh-Hans.txt", "zh"),
-        ("ref.ZH.txt.gz", "zh"),
-        ("test.txt", ""),
-        ("hypotheses.out", ""),
-        ("de", ""),
-    ],
-)
-def test_the_language_of_a_text_is_in_its_name(name: str, language: str) -> None:
-    assert language_of(Path(name)) == language
 
 
 @pytest.mark.parametrize(
