@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairseq_kerbs.analysis.alignment import align
-from fairseq_kerbs.analysis.function_words import function_words
-from fairseq_kerbs.analysis.names import is_dialog, is_function_word
+from fairseq_kerbs.analysis.function_words import FunctionWords
+from fairseq_kerbs.analysis.names import is_dialog
 from fairseq_kerbs.analysis.occurrences import all_tokens, real_words
 from fairseq_kerbs.analysis.words import has_letter
 from fairseq_kerbs.checkpoints.contexts import TAG_OF_A_LINE, batches
 from fairseq_kerbs.data.gold import STEMMERS, merge_forms, stemmer
-from fairseq_kerbs.data.tokens import base_language
+from fairseq_kerbs.data.languages import base_language
 from fairseq_kerbs.reallocation.clustering import Clustering, ContextSample, NumberOfSenses
 from fairseq_kerbs.reallocation.evidence import LEAST_INFORMATION, number_of_senses
 from fairseq_kerbs.senses.partitions import Integers
@@ -90,9 +90,7 @@ class ParallelLines:
         settings = task.cfg or task.args
         language = getattr(settings, "source_lang", None)
         stem = stemmer(STEMMERS.get(base_language(language or ""), "none"))
-        # the list of English function words is for English alone
-        self._english = base_language(getattr(settings, "target_lang", None) or "en") == "en"
-        self._function_words = function_words(text)
+        self._function_words = FunctionWords(text, getattr(settings, "target_lang", None) or "en")
         names = [stem(word) if has_letter(word) else "" for line in other for word in line]
         best = align(text, other)
         self._source = np.where(best >= 0, np.array(names, object)[best], "")
@@ -125,10 +123,8 @@ class ParallelLines:
         return found
 
     def _is_content(self, word: str) -> bool:
-        """Whether a lower-case word of the text has a letter, and is no function word."""
-        if self._english:
-            return not is_function_word(word)
-        return has_letter(word) and word not in self._function_words
+        """Whether a word of the text has a letter, and is no function word."""
+        return word not in self._function_words
 
     def sources(self, tags: Integers) -> Integers:
         """Number of the source word of each occurrence, −1 for none or a rare one."""

@@ -24,16 +24,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 from sklearn.metrics import mutual_info_score
 from sklearn.metrics.cluster import contingency_matrix, expected_mutual_information
 
 from fairseq_kerbs.analysis.alignment import align
 from fairseq_kerbs.analysis.forms import joined_forms
-from fairseq_kerbs.analysis.function_words import function_words
+from fairseq_kerbs.analysis.function_words import FunctionWords
 from fairseq_kerbs.analysis.occurrences import Numbers, Text
 from fairseq_kerbs.analysis.words import has_letter
-from fairseq_kerbs.data.tokens import SENTENCEPIECE_MARK, base_language
 
 LEAST_OCCURRENCES = 40  # minimum of the clearest words
 LEAST_SHARE = 0.05  # minimum share of a source word in the occurrences of a sense
@@ -49,40 +47,6 @@ LEAST_OF_ENTROPY = 0.1
 LINES = 10_000  # maximum number of lines by which dialog is told from translation
 Words = NDArray[Any]  # strings
 _NOWHERE: Numbers = np.empty(0, np.int64)
-_FUNCTION_WORDS = ENGLISH_STOP_WORDS - frozenset(  # which are content words
-    [
-        "amount",
-        "back",
-        "bill",
-        "bottom",
-        "call",
-        "cry",
-        "describe",
-        "detail",
-        "fill",
-        "find",
-        "fire",
-        "found",
-        "front",
-        "full",
-        "interest",
-        "mill",
-        "mine",
-        "move",
-        "name",
-        "part",
-        "put",
-        "see",
-        "serious",
-        "show",
-        "side",
-        "sincere",
-        "system",
-        "thick",
-        "thin",
-        "top",
-    ]
-)
 
 
 class SenseName(NamedTuple):
@@ -157,12 +121,6 @@ class Example(NamedTuple):
     source_place: int | None  # of the aligned word in the source line, if it is aligned
 
 
-def is_function_word(word: str) -> bool:
-    """Whether a word has no letter, or is an English function word."""
-    plain = word.removeprefix(SENTENCEPIECE_MARK)
-    return not has_letter(plain) or plain.lower() in _FUNCTION_WORDS
-
-
 def _may_be_name(word: str) -> bool:
     """Whether a word has a letter, and is no special symbol such as <unk>."""
     return has_letter(word) and not (word.startswith("<") and word.endswith(">"))
@@ -179,8 +137,11 @@ class SenseNames:
         text: result of :func:`.read_text` for a model with senses. Read without pieces, it has
             whole words only.
         symbols: entries of the target dictionary, [V].
-        language: code of the text's language. If it is None, as for a language model, the text is
-            English if *the* is one of its function words.
+        language: code of the text's language, or None as for a language model, see
+            :class:`.FunctionWords`.
+
+    Attributes:
+        function_words: those of the text.
     """
 
     def __init__(self, text: Text, symbols: Sequence[str], language: str | None = "en") -> None:
@@ -215,11 +176,7 @@ class SenseNames:
             self._cause = np.where(best >= 0, np.array(names, object)[best], "")
             start = np.cumsum([0, *map(len, lines)])[self._line]
             self._aligned = best - start
-        self._function_words = function_words(text.words)
-        # the list of English function words has words of other languages, such as French "or"
-        self._english = "the" in self._function_words
-        if language is not None:
-            self._english = base_language(language) == "en"
+        self.function_words = FunctionWords(text.words, language, with_frequent=True)
         self._information: dict[int, Information] = {}
 
     @property
@@ -254,7 +211,7 @@ class SenseNames:
             told = self.information(entry)
             value = told.written if told.one_word else told.clarity
             if told.written > 0:
-                ranked.append((self.is_function_word(word), told.one_word, -value, word))
+                ranked.append((word in self.function_words, told.one_word, -value, word))
         return [word for *_, word in sorted(ranked)[: most or None]]
 
     def clearest_pieces(self, most: int, special: int = 0) -> list[str]:
@@ -306,14 +263,7 @@ class SenseNames:
 
     def _content(self, words: Words) -> Words:
         """Words [n], with "" for function words."""
-        return np.array(["" if self.is_function_word(word) else word for word in words], object)
-
-    def is_function_word(self, word: str) -> bool:
-        """Whether a word has no letter, or is a function word of English or of the text."""
-        plain = word.removeprefix(SENTENCEPIECE_MARK)
-        if self._english and is_function_word(word):
-            return True
-        return not has_letter(plain) or plain.lower() in self._function_words
+        return np.array(["" if word in self.function_words else word for word in words], object)
 
     def names(self, entry: int, piece: bool = False) -> dict[int, SenseName]:
         """Names of the senses that occur, by their row in the layer.
@@ -372,7 +322,7 @@ class SenseNames:
         found = []
         for row, column in np.argwhere(z > LEAST_Z).tolist():
             if _may_be_name(word := kinds[column]):
-                rank = self.is_function_word(word), -z[row, column]
+                rank = word in self.function_words, -z[row, column]
                 found.append((int(rows[row]), *rank, before + word + after))
         return found
 

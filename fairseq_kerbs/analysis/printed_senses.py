@@ -87,7 +87,7 @@ def _labels(
     labels: dict[str, str] = {}
     forms: set[str] = set()
     for word in words:
-        by_row = {} if names.is_function_word(dictionary[word]) else names.names(word)
+        by_row = {} if dictionary[word] in names.function_words else names.names(word)
         if len(by_row) > 1:
             of_word = {f"{dictionary[word]}#{numbers[row]}": n.short for row, n in by_row.items()}
             labels |= of_word

@@ -82,8 +82,8 @@ def least_share_option(default: float) -> Callable[[Any], Any]:
 @click.option(
     "--function-words",
     is_flag=True,
-    help="also label function words, whose translations differ by grammar: those of a list if "
-    "--text ends in .en, else frequent words with diverse neighbours",
+    help="also label function words, whose translations differ by grammar: those of a list in "
+    "English, in other languages frequent words with diverse neighbours",
 )
 @click.option(
     "--all-words",
@@ -116,9 +116,8 @@ def gold_translations(
     The gold sense of a word is the word, or its stem, that IBM Model 1 aligns with it in another
     language. Use a language that the model was not trained on.
     """
-    from fairseq_kerbs.analysis import function_words as statistics
     from fairseq_kerbs.analysis.alignment import align
-    from fairseq_kerbs.analysis.names import is_function_word
+    from fairseq_kerbs.analysis.function_words import FunctionWords
     from fairseq_kerbs.data.gold import (
         frequent_senses,
         gold_of_translations,
@@ -141,11 +140,9 @@ def gold_translations(
     lowered = [[word.lower() for word in line] for line in [*lines, *more_lines]]
     alignment = align(lowered, [*others, *more_others]).tolist()
     rows = gold_of_translations(lines, others, alignment)
-    if not function_words and language_of(text) == "en":
-        rows = [row for row in rows if not is_function_word(row[2])]
-    elif not function_words:
-        frequent = statistics.function_words([*lines, *more_lines])
-        rows = [row for row in rows if row[2].lower() not in frequent]
+    if not function_words:
+        without_content = FunctionWords([*lines, *more_lines], language_of(text))
+        rows = [row for row in rows if row[2] not in without_content]
     if merge_forms:
         rows = with_merged_forms(rows)
     if not all_words:

@@ -7,7 +7,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_kerbs.analysis.function_words import FREQUENT, LEAST_ENTROPY, function_words
+from fairseq_kerbs.analysis.function_words import (
+    FREQUENT,
+    LEAST_ENTROPY,
+    FunctionWords,
+    function_words,
+)
 
 Lines = list[list[str]]
 
@@ -71,3 +76,24 @@ def plain_function_words(lines: Lines) -> set[str]:
 @given(st.lists(st.lists(st.sampled_from("abcdeFG"), max_size=8), max_size=12))
 def test_counts_are_those_of_a_plain_loop(lines: Lines) -> None:
     assert function_words(lines) == plain_function_words(lines)
+
+
+def test_the_list_of_english_words_is_for_english() -> None:
+    """*or* is gold in French, and *the* tells English where the language is not known."""
+    lines = [[f"a{number}", "the", f"b{number}"] for number in range(50)]
+    french = [["zu" if word == "the" else word for word in line] for line in lines]
+    for text, language, listed in (
+        (lines, "en_US", True),
+        (lines, "fr_CA", False),
+        (lines, None, True),
+        (french, None, False),
+        (french, "", False),
+        ([], "en", True),
+    ):
+        found = FunctionWords(text, language)
+        assert ("or" in found, "Or" in found) == (listed, listed), language
+        assert "fire" not in found
+        assert "." in found
+    assert "zu" in FunctionWords(french, None)
+    assert "zu" not in FunctionWords(french, "en")
+    assert "zu" in FunctionWords(french, "en", with_frequent=True)

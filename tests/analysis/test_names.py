@@ -115,21 +115,6 @@ def test_related_languages_are_aligned_and_first_words_have_their_usual_case() -
     source = [[b.capitalize(), a] if n % 4 > 1 else [a, b] for n, (a, b, *_) in enumerate(lines)]
     assert not naming.is_dialog(text.words, source)
     assert SenseNames(text._replace(source=source), NAMED).names(4)[40].sources == [("money", 80)]
-    assert [naming.is_function_word(word) for word in ("The", "fire")] == [True, False]
-
-
-def test_the_list_of_english_words_is_for_english(monkeypatch: Patch) -> None:
-    """*or* is gold in French, and *the* tells English where the language is not known."""
-    text = bank_text("one")
-    french = SenseNames(text, NAMED, "fr_CA")
-    english = SenseNames(text, NAMED, "en_US")
-    assert [names.is_function_word("or") for names in (french, english)] == [False, True]
-    assert french.is_function_word(".")
-    for frequent in ("the", "le"):
-        monkeypatch.setattr(naming, "function_words", lambda _, word=frequent: frozenset({word}))
-        unknown = SenseNames(text, NAMED, None)
-        assert unknown.is_function_word(frequent)
-        assert unknown.is_function_word("or") == (frequent == "the")
 
 
 def test_the_clearest_words_come_first_and_those_without_content_last() -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.analysis import occurrences
-from fairseq_kerbs.analysis.names import is_function_word
+from fairseq_kerbs.analysis.function_words import FunctionWords
 from fairseq_kerbs.analysis.occurrences import Extras, read_text
 from fairseq_kerbs.analysis.words import (
     joined_words,
@@ -78,8 +78,9 @@ def test_pieces_of_sentencepiece_are_joined() -> None:
     target = torch.tensor([[0, 1, 2, 2, 0, 4], [1, 3, 2, 0, 1, 4]])
     expected = [[0, 1, 1, 1, 0, 0], [0, 1, 1, 0, 0, 0]]
     assert part_of_a_word(target, symbols).int().tolist() == expected
-    assert is_function_word("▁the")
-    assert not is_function_word("▁bank")
+    english = FunctionWords([], "en")
+    assert "▁the" in english
+    assert "▁bank" not in english
 
 
 def test_pieces_of_words_are_those_that_joining_joins() -> None:
