@@ -211,11 +211,10 @@ def _chosen(program: str, arguments: Sequence[str]) -> Namespace:
     for chooser in _choosers():
         action = next((one for one in base._actions if one.dest == chooser), None)
         if action is not None:
-            parser.add_argument(*action.option_strings, dest=chooser, default=action.default)
-    try:
-        return parser.parse_known_args(list(arguments))[0]
-    except SystemExit:  # a flag without its value, which the whole parser refuses
-        return parser.parse_args([])
+            # one without its value is refused by the whole parser
+            how: Any = {"dest": chooser, "default": action.default, "nargs": "?"}
+            parser.add_argument(*action.option_strings, **how)
+    return parser.parse_known_args(list(arguments))[0]
 
 
 def _base_parser(program: str) -> argparse.ArgumentParser:

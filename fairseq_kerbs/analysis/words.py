@@ -227,7 +227,7 @@ def words_by_number_of_senses(
     senses: Sequence[int],
     symbols: Sequence[str],
     special: int,
-    known: set[str] | None = None,
+    known: set[int] | None = None,
     with_pieces: bool = False,
 ) -> dict[int, list[str]]:
     """Words with a letter, by their number of senses.
@@ -235,17 +235,18 @@ def words_by_number_of_senses(
     Args:
         senses, symbols: number of senses and text of each entry, [V].
         special: number of special symbols at the start.
-        known: words of a text. Other entries such as ``ing`` are final pieces. By default they are
-            words.
+        known: entries that are whole words of a text. Others such as ``ing`` are pieces. By default
+            they are words, unless a mark tells that they are pieces.
         with_pieces: include pieces, as ``ban@@`` and ``@@ing``.
     """
     words: dict[int, list[str]] = {number: [] for number in range(1, max(senses) + 1)}
+    sentencepiece = of_sentencepiece(symbols)
     for index, (symbol, number) in enumerate(zip(symbols, senses)):
-        begins = symbol.endswith(BPE_MARK)
-        ends = not begins and known is not None and symbol not in known
-        wanted = with_pieces or not (begins or ends)
+        piece = is_always_piece(symbol, sentencepiece) or (known is not None and index not in known)
+        wanted = with_pieces or not piece
         if wanted and is_word(symbol, index, special) and has_letter(symbol):
-            words[number].append(written_piece(symbol) if ends else symbol)
+            word = symbol.removeprefix(SENTENCEPIECE_MARK) if sentencepiece else symbol
+            words[number].append(written_piece(symbol) if piece else word)
     return words
 
 

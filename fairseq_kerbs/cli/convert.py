@@ -25,13 +25,19 @@ from fairseq_kerbs.utils.errors import UserError
     "convert",
     cls=ModelCommand,
     epilog=examples("convert softmax.pt -o kerbs.pt --data data/bin"),
-    needs={
-        "--split": ("--data",),
-        "--contexts": ("--data",),
-        "--gap": ("--data",),
-        "--memory": ("--data",),
-        "--valid-split": ("--data",),
-    },
+    needs=dict.fromkeys(
+        (
+            "--total-senses",
+            "--number-of-senses",
+            "--least-information",
+            "--split",
+            "--contexts",
+            "--gap",
+            "--memory",
+            "--valid-split",
+        ),
+        ("--data",),
+    ),
 )
 @checkpoint_argument
 @click.option("-o", "--output", type=OUTPUT, metavar="OUT", required=True, help="output checkpoint")
@@ -47,12 +53,6 @@ from fairseq_kerbs.utils.errors import UserError
     metavar="N",
     default=4,
     help="maximum number of senses of a word",
-)
-@click.option(
-    "--extra-senses",
-    type=click.Choice(["clusters"]),
-    help="with --data: placement of senses beyond one per word: on the clusters of each word's "
-    "contexts [clusters]",
 )
 @click.option(
     "--total-senses",
@@ -113,7 +113,6 @@ def convert(
     output: Path,
     data: Path | None,
     max_senses: int,
-    extra_senses: str | None,
     total_senses: float | None,
     number_of_senses: str | None,
     least_information: float | None,
@@ -139,16 +138,6 @@ def convert(
     from fairseq_kerbs.configurations import flag_arguments
     from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, quoted
 
-    if data is None:
-        only_with_data = {
-            "--total-senses": total_senses,
-            "--extra-senses": extra_senses,
-            "--number-of-senses": number_of_senses,
-            "--least-information": least_information,
-        }
-        for flag, value in only_with_data.items():
-            if value is not None:
-                raise UserError(f"{flag} is about senses on clusters of contexts: give --data BIN")
     if number_of_senses == "distortion" and least_information is not None:
         raise UserError(
             "--least-information is for --number-of-senses evidence; leave one of them out"

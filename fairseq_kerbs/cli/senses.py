@@ -312,8 +312,7 @@ def _words_by_number(trained: Trained, data: Path | None, with_pieces: bool) -> 
             )
         read = batches(task, "train", "--by-number-of-senses")
         rows = (row for batch in read for row in batch["target"].tolist())
-        lines = (real_words(row, dictionary) for row in rows)
-        known = {words[place] for words, single in lines for _, place in single}
+        known = {row[column] for row in rows for column, _ in real_words(row, dictionary)[1]}
     return words_by_number_of_senses(
         layer.senses_per_word().tolist(),
         dictionary.symbols,

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_kerbs.data import tokens
+from fairseq_kerbs.data.languages import base_language
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import (
     PARTIAL,
@@ -193,7 +194,8 @@ class ParallelText:
             if not re.fullmatch(r"\w+", language):  # fairseq splits names of files at - and .
                 raise UserError(
                     f"--{side}-lang {language}: fairseq takes letters, digits and _ alone; rename "
-                    f"the files to {re.sub(r'[^0-9A-Za-z]+', '_', language)}"
+                    f"the files to {re.sub(r'[^0-9A-Za-z]+', '_', language)}, which has the rules "
+                    f"of --{side}-moses {base_language(language)}"
                 )
         for split, prefix in (
             ("train", self.train),

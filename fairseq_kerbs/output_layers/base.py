@@ -159,8 +159,13 @@ class OutputLayer(nn.Module):
         return torch.zeros(self.vocab_size, device=self.weight.device)
 
     def senses_per_word(self) -> Tensor:
-        """Number of senses of every word, [V]."""
-        return torch.bincount(self.word_of_sense, minlength=self.vocab_size)
+        """Number of senses of every word that are :meth:`in_use`, [V]."""
+        words = self.word_of_sense
+        return torch.bincount(words, self.in_use().float(), self.vocab_size).long()
+
+    def in_use(self) -> Tensor:
+        """Mask of the senses that are not spare (:mod:`.reallocation.clusters`), [M]."""
+        return torch.ones_like(self.word_of_sense, dtype=torch.bool)
 
     def sense_parameters(self) -> list[nn.Parameter]:
         """Parameters with a row per sense, [M, ...]."""

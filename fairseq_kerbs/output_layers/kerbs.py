@@ -28,6 +28,7 @@ from fairseq_kerbs.reallocation.clustering import (
     Progress,
     no_progress,
 )
+from fairseq_kerbs.reallocation.clusters import spare_senses
 from fairseq_kerbs.senses import SenseInventory, SenseTable
 from fairseq_kerbs.torch_compat import is_compiling
 
@@ -152,6 +153,11 @@ class KerbsOutputLayer(OutputLayer):
             nn.init.normal_(self.theta, std=self.kernel.theta_std)
         if self.policy is not None:
             self.policy.initialize(self.sense_state())
+
+    def in_use(self) -> Tensor:
+        if not self.biased:
+            return super().in_use()
+        return ~spare_senses(self.weight.detach(), self.word_of_sense, self.vocab_size)
 
     def sense_state(self, progress: Progress = no_progress) -> SenseState:
         """Senses of this layer for :mod:`fairseq_kerbs.reallocation`.

@@ -87,8 +87,8 @@ class Clusters(Policy):
         inventory.usage[extra] = 0.0
 
     def describe(self, moves: Moves, senses_per_word: Tensor) -> str:
-        several = senses_per_word.gt(1).sum()
-        return f"{len(moves)} senses placed on clusters; {several} words have several"
+        several = senses_per_word[senses_per_word > 1]
+        return f"{several.sum()} senses placed on clusters; {len(several)} words have several"
 
     def describe_none(self) -> str:
         return (

@@ -100,7 +100,12 @@ class Policy(ABC):
             raise ValueError(f"Senses under `policy` {self.name} need biases: give `biased`.")
 
     def describe(self, moves: Moves, senses_per_word: Tensor) -> str:
-        """What the log says of moves. ``senses_per_word`` [V] are the numbers after them."""
+        """What the log says of moves.
+
+        Args:
+            moves: the moves.
+            senses_per_word: number of senses of each word after them, without spare ones, [V].
+        """
         return f"{moves.moved} senses moved to {moves.words.unique().numel()} words"
 
     def describe_none(self) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from fairseq_kerbs.evaluation.bleu import bleu_metric, corpus_scores, paired_bootstrap
 from fairseq_kerbs.evaluation.texts import read_texts
+from fairseq_kerbs.training.curve import updates_before
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import check_parallel, read_lines
 from scripts.tables.descriptions import Run
@@ -57,17 +58,18 @@ def figures_of(run: Run) -> dict[str, Any]:
     The value is that of the column's metric. A UserError is raised if the run has none.
     """
     log = Path(run.folder, "train.log").read_text("utf-8", "replace")
+    last_part = _after_placement(log)
     walls = [int(text) for text in re.findall(r"\bwall[ =](\d+)", log)]  # restarts when resumed
     attempts = [now for now, later in zip(walls, [*walls[1:], 0]) if later < now]
     # the last, as a training with a placement of senses begins with a smaller softmax
     parameters = re.findall(r"num\. shared model params: ([\d,]+)", log)
-    loss = min(map(float, _VALID.findall(log)), default=None)
+    loss = min(map(float, _VALID.findall(last_part)), default=None)
     value = loss
     signature: str | None = None
     length_ratio: float | None = None
     if run.metric == "mixture_variance":
         # of the checkpoint that the other figures are about; none if the model is no mixture
-        found = [(float(nll), float(variance)) for nll, variance in _VARIANCE.findall(log)]
+        found = [(float(nll), float(variance)) for nll, variance in _VARIANCE.findall(last_part)]
         value = 100 * min(found)[1] if found else None
     elif run.metric == "perplexity":
         printed = _PERPLEXITY.findall(Path(run.output).read_text("utf-8"))
@@ -93,6 +95,14 @@ def figures_of(run: Run) -> dict[str, Any]:
         "length_ratio": length_ratio,
         "run": run.folder,
     }
+
+
+def _after_placement(log: str) -> str:
+    """The log of the model that is evaluated: after a placement of senses, not of its softmax."""
+    lines = log.splitlines(keepends=True)
+    # the line is there again where the last part was resumed
+    begins = (number for number, line in enumerate(lines) if updates_before(line) is not None)
+    return "".join(lines[next(begins, 0) :])
 
 
 def _processor_minutes(path: Path) -> float | None:

@@ -64,10 +64,16 @@ NUMBERS = [1, 1, 2, 4, 4, 2, 1, 4, 4, 1, 2, 4, 1, 2]
 def test_only_whole_words_are_drawn() -> None:
     drawn = partial(entries.words_by_number_of_senses, NUMBERS, SYMBOLS, 4)
     assert drawn() == {1: ["ing", "=it"], 2: ["ü|x"], 3: [], 4: ["the", "change", "they"]}
-    known = {"the", "change", "they", "=it", "ü|x"}
+    known = {SYMBOLS.index(word) for word in ("the", "change", "they", "=it", "ü|x")}
     assert drawn(known)[1] == ["=it"]
     pieces = drawn(known, with_pieces=True)
     assert (pieces[1], pieces[2]) == (["@@ing", "=it"], ["ban@@", "ü|x"])
+    # of SentencePiece: what begins a word has a mark, and may be a word or go on
+    symbols = ["<s>", "▁light", "ing", "▁ban", "a", "▁a"]
+    drawn = partial(entries.words_by_number_of_senses, [1] * 6, symbols, 1)
+    assert drawn() == {1: ["light", "ban", "a"]}
+    assert drawn({1, 5}) == {1: ["light", "a"]}
+    assert drawn({1, 5}, with_pieces=True) == {1: ["light", "@@ing", "▁ban@@", "@@a", "a"]}
 
 
 def test_the_table_in_markdown_and_as_csv() -> None:

@@ -115,7 +115,7 @@ def test_outputs_that_cannot_be_written(tmp_path: Path, capsys: Capsys) -> None:
         ("is read by this command", path),
         ("is a folder; name a file in it", tmp_path),
         ("m.pt cannot be used", path / "x"),
-        ("give --data", tmp_path / "k.pt", "--total-senses", 2),
+        ("read only with --data; give that", tmp_path / "k.pt", "--total-senses", 2),
         ("does not fit --data", tmp_path / "k.pt", "--data", tmp_path),
     ):
         assert says in refusal(capsys, "convert", path, "-o", *flags)
@@ -292,8 +292,8 @@ def test_numbers_of_senses_that_cannot_be_decided(
         "'--total-senses': 0.9 is not in the range x>=1": [*data, "--total-senses", 0.9],
         "'--least-information': 1.1 is not in the range": [*data, "--least-information", 1.1],
         "'--least-information': nan": [*data, "--least-information", "nan"],
-        "--least-information is about senses on clusters": ["--least-information", 0.1],
-        "--number-of-senses is about senses on": ["--number-of-senses", "evidence"],
+        "--least-information is read only with --data; give that": ["--least-information", 0.1],
+        "--number-of-senses is read only with --data": ["--number-of-senses", "evidence"],
         "no word occurs 40 times, so none can have several": [*data, "--split", "test"],
         "--least-information is for --number-of-senses evidence": [
             *data,

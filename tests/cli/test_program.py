@@ -287,6 +287,7 @@ MISUSES = [
     (f"{WHOLE} --finetune-from-model {MODEL} --reset-optimizer", "leave one of them out"),
     (f"{WHOLE} --continue-once {{out}}/absent.pt", "--continue-once: there is no checkpoint"),
     (f"{WHOLE} --tensorboard-logdir {{work}}/two", "--tensorboard-logdir: {work}/two cannot be"),
+    (f"{WHOLE} --arch", "argument --arch/-a: expected one argument"),
     (f"{WHOLE} --log-file {{work}}", "--log-file: {work} is a folder; name a file"),
     (f"{WHOLE} --load-alignments", "bin has no train.align.*, which fairseq-preprocess makes"),
     (f"{WHOLE} --user-dir {{work}}/my.plugin", "no folder with a dot in its name; rename it"),

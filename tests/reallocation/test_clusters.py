@@ -62,6 +62,7 @@ def test_spare_senses_change_no_probability_and_get_no_gradient() -> None:
     assert grad[WORDS:].abs().max() < 1e-8 < grad[:WORDS].abs().max()
     spare = spare_senses(layer.weight.detach(), layer.word_of_sense, WORDS)
     assert spare.tolist() == [False] * WORDS + [True] * 8
+    assert layer.senses_per_word().tolist() == [1] * WORDS
 
 
 def test_words_get_as_many_senses_as_their_contexts_have_clusters() -> None:
@@ -74,7 +75,7 @@ def test_words_get_as_many_senses_as_their_contexts_have_clusters() -> None:
     assert layer.sample is None
     spare = spare_senses(layer.weight.detach(), layer.word_of_sense, WORDS)
     counts = torch.bincount(layer.word_of_sense[~spare], minlength=WORDS)
-    assert counts.tolist() == [1, 1, 1, 1, 2, 3, 1, 1]
+    assert counts.tolist() == layer.senses_per_word().tolist() == [1, 1, 1, 1, 2, 3, 1, 1]
     torch.testing.assert_close(layer.weight[[0, 1, 2, 3, 6, 7]], before[[0, 1, 2, 3, 6, 7]])
     for word in (4, 5):  # the mean of the log mass stays, each sense is the top one somewhere
         here = words == word

@@ -6,8 +6,9 @@ from statistics import fmean, stdev
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
+from fairseq_kerbs.training.curve import begins_after
 from fairseq_kerbs.utils.errors import UserError
-from scripts.tables.figures import write_figures
+from scripts.tables.figures import figures_of, write_figures
 from scripts.tables.pages import write_table
 from tests.helpers.cli import Patch
 from tests.helpers.tables import LOG, OWN, cells_of, runs_of
@@ -28,6 +29,22 @@ TIMES = {
     ("a", 2): "started\nstarted\n10 1\n",  # a part was killed, so it is not measured
     ("b", 2): "started\n20 0\nstarted\n60 10\n",
 }
+
+
+def test_the_loss_is_that_of_the_model_with_senses(tmp_path: Path, monkeypatch: Patch) -> None:
+    """Not of the softmax that it was, although that may be lower; also if it was resumed."""
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text(OWN.replace("bleu4", "valid_loss"))
+    run = runs_of(str(tmp_path / "own.yaml"))[0]
+    Path(run.folder).mkdir(parents=True)
+    line = f"{begins_after(20)}\n"
+    for log, loss in (
+        (LOG, 3.165),
+        (LOG + line + LOG.replace("3.165", "3.5"), 3.2),
+        (LOG + line + LOG.replace("3.2 ", "3.0 ") + line + LOG, 3.0),
+    ):
+        Path(run.folder, "train.log").write_text(log)
+        assert figures_of(run)["value"] == figures_of(run)["valid_loss"] == loss
 
 
 def test_means_deviations_and_bootstrap(tmp_path: Path, monkeypatch: Patch) -> None:
