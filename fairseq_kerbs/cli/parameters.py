@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from fairseq_kerbs.data.languages import CODE
 from fairseq_kerbs.utils.files import check_can_write
 from fairseq_kerbs.utils.threads import limit_threads
 
@@ -72,7 +73,7 @@ class Language(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Refuse what is no code, such as english."""
-        if not re.fullmatch(r"[A-Za-z]{2,3}([-_]\w+)?", value):
+        if not CODE.fullmatch(value):
             self.fail(f"{value} is no code of a language, such as en or pt_BR", param, ctx)
         return str(value)
 
@@ -142,9 +143,8 @@ class Command(click.Command):
         options = {name: option for option in self.params for name in option.opts}
         rest = list(args)
         joined: list[str] = []
-        places: dict[
-            click.Option, int
-        ] = {}  # of values, to which those of the flag again are added
+        # of the values of a flag, to which those of the same flag are added
+        places: dict[click.Option, int] = {}
         with_values: list[str] = []
         while rest:
             name = rest.pop(0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-_CODE = re.compile(r"([A-Za-z]{2,3})(?:[-_]\w+)?")
+CODE = re.compile(r"([A-Za-z]{2,3})(?:[-_]\w+)?")
+"""A language, and its region or script, such as pt, pt_BR and zh-Hans."""
 
 
 def base_language(code: str) -> str:
@@ -13,7 +14,7 @@ def base_language(code: str) -> str:
 
     sacremoses and sacreBLEU do not know regions, and would take another language for them.
     """
-    found = _CODE.fullmatch(code)
+    found = CODE.fullmatch(code)
     return found[1].lower() if found else code
 
 
