@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.data.tokens import SENTENCEPIECE_MARK
+from fairseq_kerbs.data.tokens import SENTENCEPIECE_MARK, composed
 from fairseq_kerbs.evaluation.texts import escape_markdown
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.utils.errors import UserError
@@ -35,9 +35,16 @@ def has_letter(word: str) -> bool:
 
 
 def entry_of(word: str, dictionary: Any) -> str:
-    """Entry of a word in fairseq's dictionary: with one of SentencePiece *light* is ``▁light``."""
-    marked = f"{SENTENCEPIECE_MARK}{word}"
-    return marked if marked in dictionary.indices else word
+    """Entry of a word in fairseq's dictionary: with one of SentencePiece *light* is ``▁light``.
+
+    A letter and its accent may be two characters in the word, as some keyboards and file names have
+    them, where the dictionary has one.
+    """
+    for spelling in (word, composed(word)):
+        for entry in (f"{SENTENCEPIECE_MARK}{spelling}", spelling):
+            if entry in dictionary.indices:
+                return entry
+    return word
 
 
 def word_numbers(dictionary: Any, words: Sequence[str]) -> list[int]:

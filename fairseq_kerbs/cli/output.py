@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.utils.files import atomic_write, write_json
+from fairseq_kerbs.utils.files import STDOUT, atomic_write, write_json
 
 # control characters but the end of a line, and those that change the direction of all that follows
 _CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -35,7 +35,9 @@ def write_files(json_file: Path | None, csv_file: Path | None, result: Any, csv:
 
 
 def say_written(path: Path, what: str = "") -> None:
-    """Print the line about a file or folder that a command has written."""
+    """Print the line about a file or folder that a command has written, unless it is printed."""
+    if str(path) == STDOUT:
+        return
     print(f"wrote {path}" + (f": {what}" if what else ""))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from fairseq_kerbs.data.languages import CODE
-from fairseq_kerbs.utils.files import check_can_write
+from fairseq_kerbs.utils.files import STDOUT, check_can_write
 from fairseq_kerbs.utils.threads import limit_threads
 
 
@@ -29,7 +29,14 @@ class File(click.Path):
 
 
 class OutputFile(File):
-    """A file that a command writes. `Command` refuses it before the work if that is impossible."""
+    """A file that a command writes, or - for standard output.
+
+    `Command` refuses it before the work if it cannot be written.
+    """
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Take - for standard output."""
+        return super().convert(STDOUT if value == "-" else value, param, ctx)
 
 
 FILE = File()

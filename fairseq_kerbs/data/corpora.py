@@ -281,7 +281,12 @@ def read_iwslt16(folder: Path, release: Release, sets: Mapping[str, str]) -> Tex
 def read_sentences(path: Path) -> list[str]:
     """Sentences of a file (training text with tags, XML or plain text), with single spaces."""
     if path.suffix == ".xml":
-        sentences = [segment.text or "" for segment in ElementTree.parse(path).iter("seg")]
+        try:
+            sentences = [segment.text or "" for segment in ElementTree.parse(path).iter("seg")]
+        except ElementTree.ParseError as error:
+            raise UserError(
+                f"{path} is no whole XML file ({error}); take another copy of the release"
+            ) from None
     else:
         tagged = path.name.startswith("train.tags.")
         lines = [line for line in read_lines(path) if not (tagged and _TAG.match(line))]

@@ -43,7 +43,8 @@ _COUNTED = re.compile(r"Sentences of \S+: (\d+)")  # by 'fairseq-kerbs generate'
 _GENERATE = re.compile(r"Generate \S+ with beam=\d+: ")
 _TOTAL_TIME = " | Total time: "  # of fairseq-interactive
 _SKIPPED = " samples have invalid sizes and will be skipped"
-_SCORE_FIRST = re.compile(r"-\d+\.\d+(?:e-\d+)?\t")
+_SCORE_FIRST = re.compile(r"(?:\d+\t)?-\d+\.\d+(?:e-\d+)?\t")  # perhaps with a number
+_WITHOUT_SCORE = re.compile(r"[HD]-\d+\t[^\t]*")
 _WITH_SPACES = re.compile(r"[HD]-\d+ +-?\d+\.\d+(?:e-\d+)? ")
 _WITH_SENSES = re.compile(r"\t\S+#\d+:[01]\.\d{4}")
 
@@ -200,6 +201,11 @@ def read_generated(lines: Sequence[str], name: str) -> GeneratedOutput | None:
     if not _is_output(shown):
         _check_plain(shown, name)
         return None
+    if all(_WITHOUT_SCORE.fullmatch(line) for line in shown if line):
+        raise UserError(
+            f"{name} has H- or D- lines without their scores, as cut -f1,3 leaves them; give "
+            "fairseq-generate's unchanged output"
+        )
     output = GeneratedOutput(name)
     seen: Counter[str] = Counter()
     for number, line in enumerate(shown, start=1):
@@ -300,8 +306,8 @@ def _check_plain(lines: Sequence[str], name: str) -> None:
         )
     if all(map(_SCORE_FIRST.match, filled)):
         raise UserError(
-            f"{name}: every line begins with a score, so it was cut from H- or D- lines; give "
-            "fairseq-generate's unchanged output, or cut -f3-"
+            f"{name}: every line begins with a score, so the text was cut from H- or D- lines; "
+            "give fairseq-generate's unchanged output, or cut -f3-"
         )
     if all(map(_WITH_SPACES.match, filled)):
         raise UserError(

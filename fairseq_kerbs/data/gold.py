@@ -16,6 +16,8 @@ from pathlib import Path
 import regex
 import snowballstemmer
 
+from fairseq_kerbs.data import typography
+from fairseq_kerbs.data.languages import language_of
 from fairseq_kerbs.data.tokens import composed, lower
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import check_parallel, read_lines
@@ -23,9 +25,11 @@ from fairseq_kerbs.utils.files import check_parallel, read_lines
 GoldRow = tuple[int, int, str, str]
 
 # combining marks and joiners are parts of words
-_TOKEN = regex.compile(r"[\w\p{M}\u200c\u200d]+|[^\w\s]")
+_TOKEN = regex.compile(rf"[\w\p{{M}}\u200c\u200d{typography.PARTS_OF_WORDS}]+|[^\w\s]")
 _SUBWORD = regex.compile(r"\w@@(?: |$)|^▁")
-_LETTERS = regex.compile(r"[\p{L}\p{M}\u200c\u200d]+")
+_LETTERS = regex.compile(
+    rf"[\p{{L}}\p{{M}}\u200c\u200d]+(?:[{typography.INNER_SIGNS}][\p{{L}}\p{{M}}\u200c\u200d]+)*"
+)
 
 _CODES = "ar ca cs da de el en es et fi fr hi hu hy id it lt nl no pl pt ro ru sr sv ta tr yi"
 _NAMES = (
@@ -47,9 +51,9 @@ def parallel_words(
 ) -> tuple[list[list[str]], list[list[str]]]:
     """Words of a tokenized text, and lower-cased words of the same lines in another language.
 
-    The other text is split at punctuation, and stemmed unless its ``language`` is "none". A
-    UserError is raised if the texts differ in length or have subwords, or Snowball has no such
-    stemmer.
+    The other text is split at punctuation, and stemmed unless its ``language`` is "none". Signs
+    that belong to a word, as in Ukrainian п'ять, are told by the suffix of its name. A UserError is
+    raised if the texts differ in length or have subwords, or Snowball has no such stemmer.
     """
     stem = stemmer(language)
     pairs = parallel(text, other)
@@ -61,7 +65,12 @@ def parallel_words(
                 "before BPE, such as clean/train.en or tok/test.en of 'prepare'"
             )
     plain = (lower(composed(html.unescape(line)), language) for _, line in pairs)
-    others = [[stem(word) for word in _TOKEN.findall(line)] for line in plain]
+    of_suffix = language_of(other)
+    if of_suffix in typography.LANGUAGES_WITH_INNER_SIGNS:
+        plain = (typography.hide_inner_signs(line, of_suffix) for line in plain)
+    others = [
+        [stem(typography.show_inner_signs(word)) for word in _TOKEN.findall(line)] for line in plain
+    ]
     return [line.split() for line, _ in pairs], others
 
 

@@ -292,15 +292,20 @@ def filter_pairs(sources: Sequence[Path], longest: int, target: Path) -> None:
             write_lines(folder / source.name, side)
     empty = sum(least == 0 for least, _ in sizes)
     for source, side in zip(sources, zip(*fitting)):
-        if 2 * sum(_UNSPACED.search(line) is not None for line in side) > len(side):
-            report(
-                f"  {source.name} has no spaces between words; segment raw text into words, or "
-                "senses will be those of pieces"
-            )
+        _warn_of_unspaced(source.name, side)
     report(
         f"  {len(fitting)} of {len(pairs)} training pairs kept; dropped {empty} with an empty "
         f"side, {len(pairs) - len(fitting) - empty} longer than {longest} words"
     )
+
+
+def _warn_of_unspaced(name: str, lines: Sequence[str]) -> None:
+    """Say that a text has no spaces between words, if most of its lines have none."""
+    if 2 * sum(_UNSPACED.search(line) is not None for line in lines) > len(lines):
+        report(
+            f"  {name} has no spaces between words; segment raw text into words, or senses will be "
+            "those of pieces"
+        )
 
 
 def subwords(
@@ -333,12 +338,18 @@ def subwords(
     return {name: codes.with_name(name) for name in texts}
 
 
+def _home(data: Path) -> Path:
+    """Folder of a preparation, for its ``bin`` folder or a symbolic link to or from that."""
+    beside = data.absolute().parent
+    return beside if (beside / NAME).is_file() else data.resolve().parent
+
+
 def target_rules(data: Path, language: str) -> str:
     """Language of Moses' rules for the target side of a ``bin`` folder.
 
     It is that of the folder's preparation, if it has one, or else ``language``.
     """
-    flags = read_object(data.resolve().parent / NAME)
+    flags = read_object(_home(data) / NAME)
     known = flags.get("target_lang") == language
     return str(rules_of(flags, language)["language"]) if known else language
 
@@ -349,7 +360,7 @@ def preparation_of(data: Path, language: str) -> tuple[dict[str, Any], Callable[
     Returns arguments of :func:`.tokenize`, and the function from a tokenized line to subwords. A
     UserError is raised if there is no record of parallel text.
     """
-    dest = data.resolve().parent
+    dest = _home(data)
     flags = read_object(dest / NAME)
     if language not in (flags.get("source_lang"), flags.get("target_lang")):
         raise UserError(
@@ -401,6 +412,8 @@ def prepare_language(
         raise UserError("name either a folder, or all of --train, --valid and --test")
     texts = find_splits(folder) if folder else texts
     for path in texts.values():
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise UserError(f"{path} is a pipe, which can be read only once; give a text file")
         next(iter_lines(path), None)  # raises a UserError for an unreadable file
     inputs = {split: sha256_of(path) for split, path in texts.items()}
     settings = {"command": "prepare-lm", **text.flags, "inputs": inputs}
@@ -471,3 +484,4 @@ def write_clean(raw: Path, target: Path, longest: int = 0) -> None:
     if longest:
         dropped += f", {len(filled) - len(fitting)} lines longer than {longest} words dropped"
     report(f"  {len(fitting)} lines, {words} words; {dropped}")
+    _warn_of_unspaced(raw.name, fitting)

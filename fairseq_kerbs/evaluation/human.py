@@ -48,6 +48,8 @@ STANDARD = (
 
 HEADER = ("item", "answer", "input", "response", "score")
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t"}
+WORKBOOKS = (".xlsx", ".xls", ".ods", ".numbers")
+"""Names of the files of spreadsheet programs, which are no CSV."""
 _HEADER = re.compile(r'"?item"?([,;\t])"?answer\b')
 _RATER = re.compile(r'"?# Sheet (\d+) of ')
 
@@ -145,11 +147,14 @@ def sheet_text(key: Key, rater: int, delimiter: str = ",") -> str:
 def read_sheet(path: Path, key: Key) -> Sheet:
     """Read a rater's sheet, and check every row against the key.
 
-    Changes by spreadsheet programs are accepted: other delimiters (semicolon or tab), another order
-    of rows, empty rows, and empty cells at the end of rows. A UserError is raised if the file is no
+    Changes by spreadsheet programs are accepted: other delimiters (semicolon or tab), a first row
+    such as ``sep=;``, rows that end in a carriage return alone, another order of rows, empty rows,
+    and empty cells at the end of rows. A UserError is raised if the file is no
     sheet in UTF-8, or a row is missing, unknown, duplicate, changed, or has an invalid score.
     """
-    lines = read_lines(path)
+    if path.suffix.lower() in WORKBOOKS:
+        raise UserError(f"{path} is a workbook; open it and save the sheet as CSV (UTF-8)")
+    lines = [row for line in read_lines(path) for row in line.split("\r")]
     rater = next(filter(None, map(_RATER.match, lines)), None)
     header = next(filter(None, map(_HEADER.match, lines)), None)
     if rater is None or header is None:
@@ -161,7 +166,7 @@ def read_sheet(path: Path, key: Key) -> Sheet:
     scores: dict[tuple[int, str], int] = {}
     for number, row in enumerate(_rows(path, lines, header[1]), start=1):
         cells = [cell.strip() for cell in row]
-        if not any(cells) or cells[0].startswith("#") or cells[0] == HEADER[0]:
+        if not any(cells) or cells[0].startswith(("#", "sep=")) or cells[0] == HEADER[0]:
             continue
         item, letter, source, text, score, *others = cells + [""] * (len(HEADER) - len(cells))
         place = f"{path}, row {number} (item {item}, answer {letter})"

@@ -14,7 +14,15 @@ from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 
 _SUBWORD = re.compile(r"@@(?: |$)")
-_TOKEN = re.compile(rf" (?:[.,。{CLOSING_MARKS}]|'(?:s|t|re|ve|ll|d|m))(?: |$)|@@(?: |$)|^\s*▁")
+_PIECE = re.compile(r"@@(?: |$)|^\s*▁")
+_CONTRACTIONS = "'(?:s|t|re|ve|ll|d|m)"
+_WITH_SPACE = re.compile(rf" (?:[.,。{CLOSING_MARKS}]|{_CONTRACTIONS})(?: |$)", re.MULTILINE)
+# a full stop inside a line may be that of an abbreviation, which tokens keep
+_WITHOUT_SPACE = re.compile(
+    rf"[^\s.](?:,(?= )|[.,。{CLOSING_MARKS}]$|{_CONTRACTIONS}\b)", re.MULTILINE
+)
+_UNKNOWN = "<<unk>>"
+"""What fairseq-generate prints for a word of a reference that the dictionary lacks."""
 _MARKUP = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;"} | {sign: f"\\{sign}" for sign in "\\`*_[]|~$#"}
 )
@@ -57,10 +65,16 @@ def detokenize_lines(
 def tokenized(lines: Sequence[str]) -> bool:
     """Whether a text is of tokens.
 
-    A line has subwords, or a space before a full stop, a comma, or the end of an English
-    contraction.
+    A line has subwords, or more full stops, commas and ends of English contractions have a space
+    before them than not. A single space before a comma is an error of the writer.
     """
-    return any(map(_TOKEN.search, lines))
+    if any(map(_PIECE.search, lines)):
+        return True
+    text = "\n".join(lines)
+    with_space, without = (
+        sum(1 for _ in pattern.finditer(text)) for pattern in (_WITH_SPACE, _WITHOUT_SPACE)
+    )
+    return with_space > without
 
 
 def read_texts(
@@ -88,6 +102,13 @@ def read_texts(
                 "output, or raw text from 'fairseq-kerbs detokenize'"
             )
         return lines
+    texts = output.texts(part, sentences, fill=fill)
+    unknown = next((n for n, text in enumerate(texts) if _UNKNOWN in text), None)
+    if part == "T" and unknown is not None:
+        raise UserError(
+            f"{path}: the reference T-{unknown} has {_UNKNOWN} for a word that the dictionary "
+            "lacks; give the raw reference text"
+        )
     return _raw_texts(output, part, language, unescape, sentences=sentences, fill=fill)
 
 

@@ -28,7 +28,7 @@ def read_dictionary(path: Path) -> Any:
     read_lines(path)  # raises a UserError for a missing file or a wrong encoding
     try:
         return Dictionary.load(str(path))
-    except (ValueError, RuntimeError) as error:
+    except Exception as error:  # fairseq raises a bare one for a file in another encoding
         raise UserError(f"{path} is no dictionary of fairseq ({error})") from None
 
 

@@ -28,6 +28,9 @@ PARTIAL = ".partial-"
 STDIN = "/dev/stdin"
 """Name of standard input for :func:`iter_lines`."""
 
+STDOUT = "/dev/stdout"
+"""Name of standard output for :func:`atomic_write`."""
+
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")
 """First bytes of files of gzip, bzip2, xz, zip and zstd."""
 
@@ -89,7 +92,8 @@ def atomic_write(path: Path | str, mode: str = "w") -> Iterator[Any]:
     r"""Open a file that appears under its name only when it is complete.
 
     After an exception, an existing file of that name is unchanged. A symbolic link is followed. A
-    device or a named pipe, such as /dev/stdout, is written to directly.
+    device or a named pipe, such as /dev/stdout, is written to directly. A file named .gz is
+    compressed, as :func:`iter_lines` reads it.
 
     Args:
         path: path of the file. Its folder is created.
@@ -106,9 +110,14 @@ def atomic_write(path: Path | str, mode: str = "w") -> Iterator[Any]:
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=path.parent) as folder:
-        with Path(folder, path.name).open(mode, **text) as stream:
-            yield stream
-        os.replace(stream.name, path)
+        partial_file = Path(folder, path.name)
+        if path.suffix == ".gz":
+            with gzip.open(partial_file, mode if "b" in mode else "wt", **text) as stream:
+                yield stream
+        else:
+            with partial_file.open(mode, **text) as stream:
+                yield stream
+        os.replace(partial_file, path)
 
 
 def sha256_of(path: Path | str) -> str:

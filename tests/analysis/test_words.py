@@ -4,6 +4,7 @@ import csv
 import re
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pandas import DataFrame
@@ -26,6 +27,11 @@ def names_of(layer: OutputLayer, *numbers: int) -> SenseNames:
     rows = entries.sense_numbers(layer, 7)
     tokens = [(line, 1, 7, rows[number - 1]) for line, number in enumerate(numbers)]
     return SenseNames(text_of([["a", "w3", "b"]] * len(numbers), tokens), WORDS.symbols)
+
+
+def test_a_word_with_its_accent_apart_is_found() -> None:
+    words = SimpleNamespace(indices={"é": 4, "▁caf\u00e9": 5})
+    assert entries.word_numbers(words, ["e\u0301", "cafe\u0301", "café"]) == [4, 5, 5]
 
 
 def test_senses_by_deciles_of_frequency() -> None:

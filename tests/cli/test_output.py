@@ -6,6 +6,7 @@ import pytest
 
 from fairseq_kerbs.cli import output
 from tests.helpers.cli import Capsys
+from tests.helpers.commands import run
 
 
 def test_no_control_character_of_a_word_reaches_the_terminal(capsys: Capsys) -> None:
@@ -31,3 +32,10 @@ def test_output_is_utf8_or_a_file(
     output.write_output(tmp_path / "new" / "file", "grüße\n", "two words")
     assert capfdbinary.readouterr().out.decode() == f"wrote {tmp_path}/new/file: two words\n"
     assert (tmp_path / "new" / "file").read_bytes() == "grüße\n".encode()
+
+
+def test_a_minus_is_standard_output(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("Schöne Grüße , Anna !\n")
+    detokenize = ("fairseq-kerbs", "detokenize", "--lang", "de", tmp_path / "text")
+    assert run(*detokenize, "-o", "-") == "Schöne Grüße, Anna!\n"
+    assert [file.name for file in tmp_path.iterdir()] == ["text"]

@@ -259,6 +259,12 @@ def test_only_lines_that_begin_with_a_tag_are_left_out(tmp_path: Path) -> None:
     assert sentences == ["a <title> b", "<i>c</i> d", "<urls> e", ""]
 
 
+def test_a_truncated_set_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.xml").write_text('<doc><seg id="1">One</seg><seg id="2">Tw')
+    with pytest.raises(UserError, match=r"a\.xml is no whole XML file \(.*\); take another copy"):
+        corpora.read_sentences(tmp_path / "a.xml")
+
+
 DIALOGUES = {
     "train": "Hello , Jim . __eou__ I ’ m fine . __eou__ I ’ Ve heard . __eou__\n"
     "How much ? __eou__ It ' s £ 5 . __eou__\n"  # in the test set

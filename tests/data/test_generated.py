@@ -182,6 +182,9 @@ def test_what_is_not_whole_is_refused(lines: list[str], said: str) -> None:
     [
         ([*BEFORE, TRANSLATED, END], "is a log without hypotheses"),
         (["-0.25\tThis is it .", "-1.5e-05\t", "-0.1\ta\tb"], "begins with a score"),
+        (["0\t-0.25\tThis is it .", "1\t-0.1\tb"], "begins with a score"),  # sed 's/^D-//'
+        (["H-1\tHello !", "", "H-0\tNo"], "lines without their scores"),  # cut -f1,3
+        (["D-0\tHello !"], "lines without their scores"),
         (["H-0 -0.25 Hello !", "H-1 -0.5 No"], "without their tabs"),
         (["Hello!\tHello#1:0.9031 !#2:1.0000", "No\tNo#1:1.0000"], "has senses after each text"),
     ],

@@ -119,6 +119,16 @@ def test_combining_marks_are_parts_of_words() -> None:
     assert [row[3] for row in gold_of_translations(lines, others, [0, 1])] == ["मैं", "král"]
 
 
+def test_apostrophes_are_parts_of_words_where_the_language_has_them() -> None:
+    Path("a.en").write_text("five\n")
+    for suffix, words in (("uk", ["п'ять"]), ("fr", ["п", "'", "ять"])):
+        Path(f"a.{suffix}").write_text("П'ять\n")
+        lines, others = parallel_words(Path("a.en"), Path(f"a.{suffix}"))
+        assert others == [words]
+    assert gold_of_translations(lines, [["п'ять"]], [0]) == [(0, 0, "five", "п'ять")]
+    assert gold_of_translations(lines, [["'п"]], [0]) == []
+
+
 def test_rare_words_and_senses_are_left_out() -> None:
     rows = [(line, 0, "bank", "a" if line < 8 else "b") for line in range(10)]
     rows += [(0, 0, "seal", "a"), (1, 0, "seal", "b"), (2, 0, "one", "a"), (10, 0, "bank", "c")]

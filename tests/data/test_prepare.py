@@ -159,6 +159,13 @@ def test_new_text_is_prepared_as_the_record_says(raw: Path, tmp_path: Path) -> N
             lines = read_lines(raw / f"test.{language}")
             assert [segment(tokenize(line, **rules)) for line in lines] == made[-1]
     assert len({tuple(text) for text in made}) == 8
+    moved = tmp_path / "elsewhere" / "bin"
+    moved.parent.mkdir()
+    (dest / "bin").rename(moved)
+    for link, place in ((dest / "bin", moved), (tmp_path / "link", dest / "bin")):
+        link.symlink_to(place)
+        assert prepare.target_rules(link, "en") == "en"
+    prepare.preparation_of(dest / "bin", "en")
     with pytest.raises(UserError, match=r"preparation\.json does not describe how"):
         prepare.preparation_of(dest / "bin", "fr")
 
@@ -299,6 +306,9 @@ def test_splits_are_found_by_name_or_named(wiki: Path, tmp_path: Path) -> None:
     none = tmp_path / "none"
     with pytest.raises(UserError, match="none: no such file"):
         prepare.prepare_language(tmp_path / "dest", train=none, valid=none, test=none)
+    os.mkfifo(pipe := tmp_path / "pipe")
+    with pytest.raises(UserError, match="pipe is a pipe, which can be read only once"):
+        prepare.prepare_language(tmp_path / "dest", train=pipe, valid=pipe, test=pipe)
     assert not (tmp_path / "dest").exists()
 
 
@@ -309,6 +319,8 @@ def test_text_that_models_cannot_use_is_reported(tmp_path: Path, capsys: Capsys)
     prepare.filter_pairs([*texts.values()], 80, tmp_path / "clean")
     assert "train.zh has no spaces" in (printed := capsys.readouterr().out)
     assert "train.en has" not in printed
+    prepare.write_clean(texts["train.zh"], tmp_path / "text")
+    assert "train.zh has no spaces" in capsys.readouterr().out
     text = prepare.ParallelText("", "", (), "zh", "en", "", "xx", merges=5)
     prepare.subwords(texts, tmp_path / "bpe" / "codes", text, 1)
     assert capsys.readouterr().out.count("1 lines have over 1023 subwords") == 2

@@ -117,10 +117,11 @@ def test_scores_return_through_any_program(tmp_path_factory: Folders, data: st.D
     rows = rows[:start] + data.draw(st.permutations(rows[start:]))
     rows.insert(data.draw(st.integers(0, len(rows))), [])
     width = data.draw(st.integers(5, 7))
-    how: dict[str, Any] = {"delimiter": ",;\t", "lineterminator": ["\n", "\r\n"]}
+    how: dict[str, Any] = {"delimiter": ",;\t", "lineterminator": ["\n", "\r\n", "\r"]}
     how |= {"encoding": ["utf-8", "utf-8-sig"], "quoting": [csv.QUOTE_MINIMAL, csv.QUOTE_ALL]}
     drawn = {name: data.draw(st.sampled_from(any_of)) for name, any_of in how.items()}
-    save(path, [row + [""] * (width - len(row)) for row in rows], **drawn)
+    first = data.draw(st.sampled_from([[], [[f"sep={drawn['delimiter']}"]]]))  # as Excel wants it
+    save(path, [*first, *(row + [""] * (width - len(row)) for row in rows)], **drawn)
     sheet = read_sheet(path, key)
     assert sheet.rater == 2
     assert sheet.scores == {(a.item, a.letter): int(scores[a.text]) for a in key.answers}
@@ -170,6 +171,10 @@ def test_files_that_are_no_sheet_or_no_key(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(UserError, match=message):
             read_sheet(path, key)
+    workbook = path.with_suffix(".xlsx")
+    workbook.write_bytes(b"PK\x03\x04\xff...")
+    with pytest.raises(UserError, match=r"r1\.xlsx is a workbook; open it and save"):
+        read_sheet(workbook, key)
     _, path = write_sheet(tmp_path, "1")
     rows = path.read_text("utf-8-sig").splitlines()
     opened = f'{rows[-1]}\n1,A,"{"x" * 2**18}\n'

@@ -67,13 +67,29 @@ def test_pieces_of_every_kind_of_line_are_joined(tmp_path: Path) -> None:
         ("यह घर है ।", True),
         ("a d@@ og", True),
         ("▁a ▁d og", True),
+        ("At 5 Mr. Smith , of the U.S. army , left .", True),
+        ("Wait ...\nAnd then ... he left .", True),
+        ("One , two.\nThree, four.", False),  # an error of the writer
+        ("It was 12.\nAnna 's.", False),
+        ("यह घर है।\nयह घर है ।\nनहीं।", False),
     ],
 )
 def test_raw_text_is_told_from_tokens(line: str, is_tokenized: bool) -> None:
-    lines = ["A cat", line]
+    lines = ["A cat", *line.split("\n")]
     assert tokenized(lines) == is_tokenized
     kept = detokenize_lines(lines, language="en", name="text", keep_raw=True)
-    assert kept == lines if not is_tokenized else kept[1] != line
+    assert kept == lines if not is_tokenized else kept[1:] != lines[1:]
+
+
+def test_references_with_unknown_words_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text(
+        "S-0\t<<unk>>\nT-0\tthe zebra\nH-0\t-1\t<unk>\nS-1\ta\nT-1\tthe <<unk>>\nH-1\t-1\tb\n"
+        "Generate test with beam=5: \n"
+    )
+    with pytest.raises(UserError, match=r"the reference T-1 has <<unk>>.*give the raw reference"):
+        read_texts(path, "T", "en")
+    assert read_texts(path, "S", "en") == ["<<unk>>", "a"]
 
 
 def test_output_that_cannot_be_scored(tmp_path: Path) -> None:

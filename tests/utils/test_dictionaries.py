@@ -1,5 +1,6 @@
 """Dictionaries of checkpoints: their digests, and data with other ones."""
 
+import gzip
 import re
 import shutil
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_kerbs.utils import dictionaries
+from fairseq_kerbs.utils.errors import UserError
 from tests.helpers import commands
 from tests.helpers.tiny_checkpoint import fairseq_train
 
@@ -16,6 +18,13 @@ KEPT = dictionaries.STATE
 @pytest.mark.parametrize("kept", [None, "abc", [1], {KEPT: [1]}, {KEPT: {"source": 5}}])
 def test_what_is_no_digest_is_none(kept: object) -> None:
     assert dictionaries.digest_kept({"task_state": kept}, "source") is None
+
+
+def test_a_file_that_is_no_dictionary_is_named(tmp_path: Path) -> None:
+    for name, content in (("dict.txt.gz", gzip.compress(b"a 1\n")), ("text", b"a\n")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UserError, match=f"{name} is no dictionary of fairseq"):
+            dictionaries.read_dictionary(tmp_path / name)
 
 
 @pytest.mark.parametrize(("language", "side"), [("de", "source"), ("en", "target")])

@@ -76,6 +76,19 @@ def test_written_lines_are_read(tmp_path_factory: pytest.TempPathFactory, lines:
     assert read_lines(path) == lines
 
 
+def test_text_named_gz_is_compressed_and_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "text.gz"
+    for written in ("ü\n" * 9, "new\n"):
+        with atomic_write(path) as stream:
+            stream.write(written)
+        assert gzip.decompress(path.read_bytes()).decode() == written
+        assert read_lines(path) == written.splitlines()
+    with pytest.raises(ZeroDivisionError), atomic_write(path) as stream:
+        stream.write(f"{1 / 0}")
+    assert read_lines(path) == ["new"]
+    assert [file.name for file in tmp_path.iterdir()] == ["text.gz"]
+
+
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(b"fine\nbad \xff here\n")
     packed = gzip.compress("\n".join(str(i**3) for i in range(999)).encode())
