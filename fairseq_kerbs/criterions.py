@@ -5,7 +5,7 @@ fairseq reads the types of configuration fields as they are: annotations are not
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Optional
 
 import torch
 from fairseq import metrics
@@ -91,31 +91,33 @@ class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
             label_smoothing=self.eps,
             reduction="sum" if reduce else "none",
         )
-        penalty = self._mixture_penalty(layer, features, target.ne(self.padding_idx))
-        if self.mixture_regularization and model.training:
-            loss = loss + (penalty.sum() if reduce else penalty)
+        weights = self._mixture_weights(layer, features)
+        if weights is not None:
+            counted = target.ne(self.padding_idx)
+            variance = torch.where(counted, weight_variance(weights), 0.0)  # [batch, len]
+            self._mixture_log = _mixture_sums(weights.detach(), variance.detach(), counted)
+            if self.mixture_regularization and model.training:
+                penalty = self.mixture_regularization * variance
+                loss = loss + (penalty.sum() if reduce else penalty)
         if not reduce:
             return loss.flatten(), token_nll.flatten()
         return loss, token_nll.sum()
 
-    def _mixture_penalty(self, layer: OutputLayer, features: Tensor, counted: Tensor) -> Tensor:
-        """ρ Var(π) of every token [batch, len], 0 at padding. Stores sums for the log."""
+    def _mixture_weights(self, layer: OutputLayer, features: Tensor) -> Optional[Tensor]:
+        """Weights π of every token, [batch, len, K], or None if the layer is no mixture.
+
+        They have gradients if the loss needs them. A UserError is raised if it needs them of
+        another layer, in programs that build the model in another way than fairseq's.
+        """
         rho = self.mixture_regularization
         with torch.set_grad_enabled(torch.is_grad_enabled() and rho > 0):
-            weights = layer.component_weights(features)  # [batch, len, K]
-            if weights is None:
-                if rho:
-                    raise UserError(
-                        f"--mixture-regularization {rho} is for --output-layer mos and mixture: "
-                        "leave it out for other output layers."
-                    )
-                return features.new_zeros(())
-            variance = torch.where(counted, weight_variance(weights), 0.0)
-        sums = torch.where(counted.unsqueeze(-1), weights.detach(), 0.0).sum((0, 1))  # [K]
-        self._mixture_log = {f"mixture_weight_{k}": value for k, value in enumerate(sums)}
-        self._mixture_log["mixture_variance"] = variance.detach().sum()
-        self._mixture_log["mixture_tokens"] = counted.sum()
-        return rho * variance
+            weights = layer.component_weights(features)
+        if weights is None and rho:
+            raise UserError(
+                f"--mixture-regularization {rho} is for --output-layer mos and mixture: leave it "
+                "out for other output layers."
+            )
+        return weights
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
@@ -146,6 +148,19 @@ class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
         target: Tensor = model.get_targets(sample, net_output)  # [batch, len]
         skip = self.ignore_prefix_size
         return features[:, skip:], target[:, skip:]
+
+
+def _mixture_sums(weights: Tensor, variance: Tensor, counted: Tensor) -> dict[str, Tensor]:
+    """Sums over tokens for the log.
+
+    Args:
+        weights: π of every token, [batch, len, K].
+        variance: their variance, 0 at padding, [batch, len].
+        counted: False at padding, [batch, len].
+    """
+    of_components = torch.where(counted.unsqueeze(-1), weights, 0.0).sum((0, 1))  # [K]
+    sums = {f"mixture_weight_{k}": value for k, value in enumerate(of_components)}
+    return {**sums, "mixture_variance": variance.sum(), "mixture_tokens": counted.sum()}
 
 
 def output_layer_of(model: torch.nn.Module) -> OutputLayer:

@@ -20,17 +20,17 @@ from typing import Any
 
 from fairseq_kerbs.configurations import language_pair, languages_in, splits_in
 from fairseq_kerbs.programs import GENERATE, TRAIN, Call
-from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import (
+from fairseq_kerbs.utils.checkpoint_files import (
+    LAST,
     NO_FILE,
-    check_can_write,
     check_checkpoint,
     check_whole,
     is_remote,
+    with_suffix,
 )
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import check_can_write
 from fairseq_kerbs.utils.intervals import within
-
-LAST = "checkpoint_last.pt"
 
 INTERVALS = {
     "adam_eps": "(0, inf)",
@@ -263,14 +263,14 @@ def _check_files(call: Call) -> None:
 
 def checkpoints_of(call: Call) -> list[Path]:
     """Files of ``--path``, as fairseq names them."""
-    suffix = call.values.checkpoint_suffix or ""
-    return [Path(path) for path in call.values.path.replace(".pt", f"{suffix}.pt").split(":")]
+    values = call.values
+    return [Path(path) for path in with_suffix(values.path, values.checkpoint_suffix).split(":")]
 
 
 def _check_beginning(call: Call) -> None:
     """Check the checkpoint that a training begins with, and the folder that it writes to."""
     values = vars(call.values)
-    suffix = values.get("checkpoint_suffix") or ""
+    suffix = values.get("checkpoint_suffix")
     restored = values["restore_file"]
     save_dir = Path(values["save_dir"])
     if not values.get("no_save"):
@@ -281,9 +281,9 @@ def _check_beginning(call: Call) -> None:
         check_can_write(Path(values["log_file"]), "--log-file")
     if restored != LAST:
         if restored != NO_FILE and not is_remote(restored):
-            check_checkpoint(Path(restored.replace(".pt", f"{suffix}.pt")), "--restore-file")
+            check_checkpoint(Path(with_suffix(restored, suffix)), "--restore-file")
         return
-    last = save_dir / f"checkpoint_last{suffix}.pt"
+    last = save_dir / with_suffix(LAST, suffix)
     if last.is_file():  # with which the training goes on
         try:
             check_whole(last)

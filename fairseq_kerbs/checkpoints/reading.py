@@ -29,8 +29,8 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_kerbs.torch_compat import load, load_plain
+from fairseq_kerbs.utils.checkpoint_files import check_checkpoint, damaged, not_finite
 from fairseq_kerbs.utils.errors import UserError, as_user_error
-from fairseq_kerbs.utils.files import check_checkpoint, damaged
 
 SAFE_MODELS = ("transformer", "transformer_lm", "lstm", "lstm_lm")
 """fairseq's models that are built without trust, with all of their presets, besides ours."""
@@ -105,13 +105,12 @@ def _check_content(path: Path, state: Any) -> None:
     settings = configured or isinstance(content.get("args"), argparse.Namespace)
     if not (model and tensors and settings):
         raise UserError(f"{path} holds no model of fairseq-train; name one of its checkpoints")
-    for name, value in model.items():
-        # fairseq uses only the dtype of these buffers
-        if not (name.endswith("._float_tensor") or value.isfinite().all()):
-            raise UserError(
-                f"{path}: {name} holds NaN or infinity, so its training had diverged; take an "
-                "earlier checkpoint of that training"
-            )
+    diverged = not_finite(model)
+    if diverged is not None:
+        raise UserError(
+            f"{path}: {diverged} holds NaN or infinity, so its training had diverged; take an "
+            "earlier checkpoint of that training"
+        )
 
 
 def _plain_classes() -> list[Any]:

@@ -113,7 +113,7 @@ def _choose_threads(experiment: Experiment, data: str, call: Call) -> None:
 def check_checkpoints(call: Call) -> None:
     """Raise a UserError if a checkpoint of ``--path`` is missing or damaged."""
     from fairseq_kerbs.program_checks import checkpoints_of
-    from fairseq_kerbs.utils.files import check_checkpoint
+    from fairseq_kerbs.utils.checkpoint_files import check_checkpoint
 
     for checkpoint in checkpoints_of(call):
         if not checkpoint.exists():

@@ -9,8 +9,8 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairseq_kerbs.utils.checkpoint_files import LAST, check_whole, with_suffix
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import check_whole
 
 if TYPE_CHECKING:
     from fairseq_kerbs.programs import Call
@@ -28,12 +28,9 @@ def where_it_goes_on(call: Call) -> str:
     Args:
         call: the call of fairseq-train. Of a training in three steps, the whole one.
     """
-    from fairseq_kerbs.program_checks import LAST
-
     values = call.values
     folder = Path(values.save_dir)
-    suffix = values.checkpoint_suffix or ""
-    name = f"checkpoint_last{suffix}.pt"
+    name = with_suffix(LAST, values.checkpoint_suffix)
     # the second is of the first of three steps
     files = [file for file in (folder / name, folder / "softmax" / name) if file.is_file()]
     if not files:

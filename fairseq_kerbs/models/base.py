@@ -24,6 +24,7 @@ from fairseq_kerbs.output_layers.kerbs import SAMPLE
 from fairseq_kerbs.senses import build_sense_table
 from fairseq_kerbs.training import guards
 from fairseq_kerbs.training.sense_updates import SenseSchedule, install_hook
+from fairseq_kerbs.utils.checkpoint_files import not_finite
 from fairseq_kerbs.utils.errors import UserError
 
 
@@ -123,20 +124,19 @@ class KerbsModel(BaseFairseqModel):
         fairseq calls this before it loads them.
         """
         super().upgrade_state_dict(state_dict)
-        check_checkpoint(self.decoder.output, state_dict)
+        check_output_layer(self.decoder.output, state_dict)
         missing = self.state_dict().keys() - state_dict.keys()
         if missing:
             raise UserError(
                 f"the checkpoint has no {min(missing)}: give the architecture, the numbers "
                 "of layers and the other flags that it was trained with."
             )
-        for key, value in state_dict.items():
-            # fairseq leaves the value of some buffers, whose type alone it reads, uninitialized
-            if not (key.endswith("._float_tensor") or value.isfinite().all()):
-                raise UserError(
-                    f"{key} of the checkpoint is not finite: the file is damaged, or its training "
-                    "had diverged; take an earlier checkpoint of that training."
-                )
+        diverged = not_finite(state_dict)
+        if diverged is not None:
+            raise UserError(
+                f"{diverged} of the checkpoint is not finite: the file is damaged, or its training "
+                "had diverged; take an earlier checkpoint of that training."
+            )
 
 
 def check_flags_of_model(values: argparse.Namespace) -> None:
@@ -213,7 +213,7 @@ class ScoredByOutputLayer:
         return scores if log_probs else scores.exp()
 
 
-def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor]) -> None:
+def check_output_layer(layer: OutputLayer, state_dict: dict[str, Tensor]) -> None:
     """Raise a UserError if a checkpoint does not fit the output layer.
 
     The error names the flags or the data that differ, or the damage.

@@ -23,12 +23,19 @@ from fairseq_kerbs import torch_compat
 from fairseq_kerbs.kernels import kernel_options
 from fairseq_kerbs.likelihood import compilation
 from fairseq_kerbs.output_layers import OutputLayer
+from fairseq_kerbs.utils.checkpoint_files import (
+    LAST,
+    NO_FILE,
+    check_checkpoint,
+    check_whole,
+    is_remote,
+    with_suffix,
+)
 from fairseq_kerbs.utils.dictionaries import check_dictionaries
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import NO_FILE, check_checkpoint, check_whole, is_remote, lock_folder
+from fairseq_kerbs.utils.files import lock_folder
 
 logger = logging.getLogger(__name__)
-LAST = "checkpoint_last.pt"
 SCORING = (
     "kernel",
     "mixture_kernels",
@@ -46,7 +53,7 @@ def check_named_checkpoints() -> None:
     program = Path(sys.argv[0])
     if program.name.startswith("fairseq-") or program.parent.name == "fairseq_cli":
         given, _ = parser.parse_known_args()
-        named = given.path.replace(".pt", f"{given.checkpoint_suffix}.pt")
+        named = with_suffix(given.path, given.checkpoint_suffix)
         for path in map(Path, named.split(os.pathsep)):
             if path.is_file():
                 check_whole(path)
@@ -125,8 +132,7 @@ def check_resumed(settings: dict[str, Any], task: Any, args: Any) -> int:
     layer or another kernel.
     """
     named = settings.get("restore_file") or LAST
-    suffix = settings.get("checkpoint_suffix") or ""
-    file = Path(named.replace(".pt", f"{suffix}.pt"))
+    file = Path(with_suffix(named, settings.get("checkpoint_suffix")))
     reset = bool(settings.get("reset_optimizer"))
     if named == LAST:  # other names are not relative to the save folder
         file = Path(settings["save_dir"], file)

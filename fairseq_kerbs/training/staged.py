@@ -22,9 +22,9 @@ from fairseq_kerbs.program_checks import check_languages
 from fairseq_kerbs.programs import TRAIN, Call, read_call
 from fairseq_kerbs.reallocation.clustering import LEAST_CONTEXTS
 from fairseq_kerbs.training.curve import Continued
+from fairseq_kerbs.utils.checkpoint_files import LAST, check_whole
 from fairseq_kerbs.utils.dictionaries import read_dictionary
 from fairseq_kerbs.utils.errors import UserError, as_user_error
-from fairseq_kerbs.utils.files import check_whole
 from fairseq_kerbs.utils.processes import SAFE, find_program
 
 Run = Callable[[Sequence[str]], None]
@@ -155,7 +155,7 @@ class _Steps:
         self.updates = updates_of_softmax(call, placement)
         self.max_senses = _most_senses(call)
         self.folder = Path(training.save_dir) / "softmax"
-        self.last = self.folder / "checkpoint_last.pt"
+        self.last = self.folder / LAST
         self.placed = self.folder / f"senses_{placement.total}_{self.max_senses}.pt"
 
     def check_folder(self) -> None:
@@ -172,7 +172,7 @@ class _Steps:
             if former != self.call.values.max_update:
                 advice += f", --max-update {former}"
             self.check_updates(self.placed.exists(), advice)
-        last = Path(self.training.save_dir) / "checkpoint_last.pt"
+        last = Path(self.training.save_dir) / LAST
         if last.exists() and not self.placed.exists():
             raise UserError(
                 f"{last} is of a training without this placement, and would be gone on with; name "
@@ -191,7 +191,7 @@ class _Steps:
     def _former_length(self) -> int:
         """``--max-update`` of the training that the folder is of, with the present fraction."""
         updates = int(_read_trusted(self.last, "cfg", "optimization", "max_update"))
-        last = Path(self.training.save_dir) / "checkpoint_last.pt"
+        last = Path(self.training.save_dir) / LAST
         if last.exists():
             return updates + int(_read_trusted(last, "cfg", "optimization", "max_update"))
         return round(updates / self.placement.at)

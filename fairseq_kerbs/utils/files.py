@@ -1,4 +1,4 @@
-"""Read UTF-8 text strictly, write files atomically, lock folders, and verify checkpoints."""
+"""Read UTF-8 text strictly, write files atomically, and lock folders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import tempfile
-import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -176,62 +175,6 @@ def lock_folder(folder: Path, refusal: str) -> TextIO:
     return lock
 
 
-def check_whole(path: Path) -> None:
-    """Raise a UserError if a checkpoint is truncated or a checksum is wrong.
-
-    torch itself does not verify checksums. The checkpoint is not loaded.
-    """
-    try:
-        with path.open("rb") as stream:
-            if stream.read(1) == b"\x80":  # a pickle, by torch before 1.6, without checksums
-                return
-        with zipfile.ZipFile(path) as archive:
-            # torch reads entries that are marked as folders (0x10) as empty, and reads compressed
-            # ones, which can expand to gigabytes, but writes neither
-            plain = all(
-                not entry.external_attr & 0x10 and entry.compress_type == zipfile.ZIP_STORED
-                for entry in archive.infolist()
-            )
-            whole = plain and archive.testzip() is None
-    except PermissionError:
-        raise UserError(f"{path} cannot be read (Permission denied)") from None
-    except Exception:  # a damaged archive can cause any error
-        whole = False
-    if not whole:
-        raise damaged(path)
-
-
-NO_FILE = "none"
-"""Value of --restore-file to begin anew although there is a last checkpoint."""
-
-
-def is_remote(path: str) -> bool:
-    """Tell whether a path names another machine's file, such as s3://, which fairseq may read."""
-    return "://" in path
-
-
-def check_checkpoint(path: Path, flag: str = "") -> None:
-    """Raise a UserError unless a path is a whole checkpoint of fairseq-train.
-
-    Args:
-        path: path of the file.
-        flag: flag that names it, for the message.
-    """
-    where = f"{flag} {path}" if flag else str(path)
-    if path.is_dir():
-        files = sorted(file.name for file in path.glob("*.pt"))
-        best = [name for name in ("checkpoint_best.pt", "checkpoint_last.pt") if name in files]
-        if not files:
-            raise UserError(f"{where} is a folder without checkpoints; name a file, *.pt")
-        raise UserError(f"{where} is a folder; name a file in it, {path / [*best, *files][0]}")
-    if not path.is_file():
-        name = f"{flag}: " if flag else ""
-        raise UserError(
-            f"{name}there is no checkpoint {path}; name a file that fairseq-train wrote"
-        )
-    check_whole(path)
-
-
 def check_can_write(path: Path, flag: str, *, folder: bool = False) -> None:
     """Raise a UserError unless a file, or files in a folder, can be created. Nothing stays.
 
@@ -255,11 +198,3 @@ def check_can_write(path: Path, flag: str, *, folder: bool = False) -> None:
         raise UserError(
             f"{flag}: {place} cannot be used ({error.strerror}); name another place"
         ) from None
-
-
-def damaged(path: Path | str) -> UserError:
-    """The error for a checkpoint that cannot be read."""
-    return UserError(
-        f"{path} is no whole checkpoint of fairseq-train (truncated, damaged, or another kind of "
-        "file); take another copy or another checkpoint"
-    )

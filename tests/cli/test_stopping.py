@@ -17,8 +17,8 @@ import torch
 from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.cli.experiments import choose_threads
 from fairseq_kerbs.cli.stopping import where_it_goes_on
-from fairseq_kerbs.program_checks import LAST
 from fairseq_kerbs.utils import threads
+from fairseq_kerbs.utils.checkpoint_files import LAST
 from tests.helpers import HANGS
 from tests.helpers.cli import Patch
 from tests.helpers.commands import ROOT

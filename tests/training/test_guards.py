@@ -14,7 +14,7 @@ from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from torch import nn
 
 from fairseq_kerbs.training import guards
-from fairseq_kerbs.utils.files import check_whole
+from fairseq_kerbs.utils.checkpoint_files import check_whole
 from tests.helpers import HANGS
 from tests.helpers.cli import Log, Patch
 from tests.helpers.commands import ENVIRONMENT, PROGRAMS

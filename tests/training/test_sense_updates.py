@@ -91,7 +91,7 @@ def test_checkpoints_of_another_policy_are_taken() -> None:
     owners = saved.decoder.output.inventory.word_of_sense
     owners.copy_(owners.roll(3))
     saved.decoder.output.start_sampling()
-    model.load_state_dict(saved.state_dict())  # by way of check_checkpoint
+    model.load_state_dict(saved.state_dict())  # by way of check_output_layer
     assert torch.equal(model.decoder.output.inventory.word_of_sense, owners)
     assert model.decoder.output.sample is not None
 

@@ -1,4 +1,4 @@
-"""Lines are read strictly, files appear whole or not at all; whole checkpoints, and locks."""
+"""Lines are read strictly, files appear whole or not at all; locks."""
 
 import bz2
 import fcntl
@@ -14,7 +14,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,30 +22,12 @@ from fairseq_kerbs.utils.files import (
     PARTIAL,
     STDIN,
     atomic_write,
-    check_whole,
     lock_folder,
     read_lines,
     sha256_of,
 )
 from tests.helpers.cli import Log, Patch
 from tests.helpers.commands import run_program
-
-STATE = {"model": {"weight": torch.zeros(10_000)}, "args": None, "cfg": None}
-
-
-def test_archives_that_torch_does_not_write_are_refused(tmp_path: Path) -> None:
-    """An entry that a bit marks as a folder leaves a tensor uninitialized; a packed one grows."""
-    folder = tmp_path / "folder.pt"
-    packed = tmp_path / "packed.pt"
-    torch.save(STATE, folder)
-    content = bytearray(folder.read_bytes())
-    content[content.rindex(b"data/0") - 8 - len("folder/")] ^= 0x10
-    folder.write_bytes(content)
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("data/0", bytes(1 << 20))
-    for path in (folder, packed):
-        with pytest.raises(UserError, match=f"{path} is no whole checkpoint"):
-            check_whole(path)
 
 
 def test_a_file_system_without_locks_is_said(tmp_path: Path, caplog: Log) -> None:
