@@ -75,7 +75,7 @@ def read_call(program: str, data: str, flags: Flags, extra: Sequence[str] = ()) 
     """
     _register()
     configured = program_arguments(data, flags)
-    parser = _parser_of(program, [*configured, *extra])
+    parser = parser_of(program, [*configured, *extra])
     overriding = _names_given(parser, extra)
     replaced = _replaced(program, configured, parser, [*configured, *extra])
     dropped: dict[str, list[str]] = {}
@@ -189,9 +189,14 @@ def _flags_of(chooser: str, choice: Any) -> set[str]:
     part = _part(chooser, choice)
     if part is None:
         return set()
+    return {flag for action in actions_of(part) for flag in action.option_strings}
+
+
+def actions_of(part: Any) -> list[argparse.Action]:
+    """Flags and arguments of a part, such as an optimizer's class."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     _add_flags(part, parser)
-    return set(parser._option_string_actions)
+    return parser._actions
 
 
 def _add_flags(part: Any, parser: Any) -> None:
@@ -228,7 +233,7 @@ def _base_parser(program: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _parser_of(program: str, arguments: Sequence[str]) -> argparse.ArgumentParser:
+def parser_of(program: str, arguments: Sequence[str]) -> argparse.ArgumentParser:
     """fairseq's parser of a program with the flags of the parts that arguments choose."""
     _import_user_folder(arguments)
     parser = _base_parser(program)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from fairseq_kerbs.checkpoints.reading import plain_settings
 from fairseq_kerbs.configurations import Flags, flag_arguments
+from fairseq_kerbs.programs import TRAIN, actions_of, parser_of
 from fairseq_kerbs.utils.errors import UserError
 
 _GENERAL_SETTINGS = {
@@ -58,7 +59,8 @@ def finetuning_flags(config: Any, settings: Namespace, checkpoint: Path) -> Flag
     wanted = _trained_settings(config, parts)
     wanted |= {name: getattr(settings, name) for name in architecture.names & vars(settings).keys()}
 
-    actions = [action for action in _parser_of(chosen)._actions if action.dest in wanted]
+    parser = parser_of(TRAIN, flag_arguments(chosen))
+    actions = [action for action in parser._actions if action.dest in wanted]
     defaults = {action.dest: action.default for action in actions}
     first = _differing(actions, wanted, defaults | architecture.defaults({}))
     given = {action.dest: wanted[action.dest] for action in actions if _flag(action) in first}
@@ -115,7 +117,7 @@ def _trained_settings(config: Any, parts: dict[str, _Part]) -> dict[str, Any]:
         # a section without a dataclass, as that of SGD, has the settings of all sections
         defined = {
             action.dest
-            for action in _actions_of(part.registered)
+            for action in actions_of(part.registered)
             # 'data' is an argument, and settings of other sections are set there
             if action.option_strings and not (section == "task" and _is_reference(action.default))
         }
@@ -139,33 +141,6 @@ def _selected(settings: dict[str, Any], names: set[str]) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------ what fairseq defines
-
-
-def _actions_of(registered: Any) -> list[Action]:
-    """Flags of a registered class, such as an optimizer."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    registered.add_args(parser)
-    return parser._actions
-
-
-def _parser_of(chosen: Flags) -> argparse.ArgumentParser:
-    """Parser of fairseq-train with the flags of the chosen task, architecture and so on.
-
-    fairseq's own function adds these only together with parsing.
-    """
-    from fairseq import options
-    from fairseq.models import ARCH_MODEL_REGISTRY
-    from fairseq.registry import REGISTRIES
-    from fairseq.tasks import TASK_REGISTRY
-
-    parser = options.get_training_parser()
-    ARCH_MODEL_REGISTRY[chosen["arch"]].add_args(parser)
-    TASK_REGISTRY[chosen["task"]].add_args(parser)
-    for name, parts in REGISTRIES.items():
-        choice = chosen.get(name.replace("_", "-"))
-        if choice:
-            parts["registry"][choice].add_args(parser)
-    return parser
 
 
 class _Architecture:
