@@ -15,6 +15,7 @@ one at the nearest relative position. NULL has priority.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,36 +42,77 @@ def align(
         :data:`NULL`. Memory is about 60 bytes per pair of words in a line.
     """
     words, lengths = _numbered(text)
-    causes, widths = _numbered([["", *line] for line in other])  # NULL before each line
-    line = np.repeat(np.arange(len(text)), lengths)  # [N]
-    width = widths[line]  # [N] number of candidates of each word
-    start = (np.cumsum(widths) - widths)[line]  # [N] index of the first candidate, NULL
-    begin = np.cumsum(width) - width  # [N] index of the first pair of each word
-    cause = np.arange(width.sum()) + np.repeat(start - begin, width)  # [pairs]
     if not len(words):
         return words
+    # NULL is before each line, so that it is the first candidate of each word
+    causes, widths = _numbered([["", *line] for line in other])
+    line = np.repeat(np.arange(len(text)), lengths)  # [N]
+    pairs = _Pairs.of(widths[line], (np.cumsum(widths) - widths)[line])
+    posterior = _posteriors(pairs, words, causes, iterations)
+    place = np.arange(len(words)) - (np.cumsum(lengths) - lengths)[line]  # [N] in the line
+    best = _best_pairs(pairs, posterior, (place + 0.5) / lengths[line])
+    # indices in the other text without NULL
+    return np.where(best == pairs.begin, NULL, pairs.cause[best] - 1 - line)
+
+
+class _Pairs(NamedTuple):
+    """Every word of the text with every candidate of its line: P pairs of N words, in order."""
+
+    word: NDArray[np.int64]  # index of the word, [P]
+    cause: NDArray[np.int64]  # index of the candidate in the other text, with its NULLs, [P]
+    begin: NDArray[np.int64]  # first pair of each word, which is that with NULL, [N]
+    width: NDArray[np.int64]  # number of candidates of each word, [N]
+
+    @classmethod
+    def of(cls, width: NDArray[np.int64], first: NDArray[np.int64]) -> _Pairs:
+        """Pairs of words that have ``width`` candidates each, from the ``first`` one on, [N]."""
+        begin = np.cumsum(width) - width
+        word = np.repeat(np.arange(len(width)), width)
+        cause = np.arange(width.sum()) + np.repeat(first - begin, width)
+        return cls(word, cause, begin, width)
+
+
+def _posteriors(
+    pairs: _Pairs, words: NDArray[np.int64], causes: NDArray[np.int64], iterations: int
+) -> NDArray[np.float64]:
+    """P(f_i | e) of every pair by expectation maximization, [P].
+
+    Args:
+        pairs: pairs of the N words of the text and the candidates.
+        words: type of each word, [N].
+        causes: type of each word of the other text, with its NULLs.
+        iterations: number of iterations.
+    """
     kinds = causes.max() + 1
-    types, kind = np.unique(np.repeat(words, width) * kinds + causes[cause], return_inverse=True)
-    cause_of_type = types % kinds  # of pairs (e, f)
-    posterior = np.repeat(1 / width, width)  # [pairs]
+    # t(e | f) has an entry for each pair of types that occurs
+    types, kind = np.unique(words[pairs.word] * kinds + causes[pairs.cause], return_inverse=True)
+    cause_of_type = types % kinds
+    posterior = np.repeat(1 / pairs.width, pairs.width)
     for _ in progress(range(iterations), "word alignment", " iterations"):
         expected = np.bincount(kind, posterior, len(types))  # counts of e caused by f
         totals = np.bincount(cause_of_type, expected)
         translation = expected / totals[cause_of_type]  # t(e | f)
         posterior = translation[kind]
-        posterior /= np.repeat(np.add.reduceat(posterior, begin), width)
-    highest = np.repeat(np.maximum.reduceat(posterior, begin), width)
+        posterior /= np.repeat(np.add.reduceat(posterior, pairs.begin), pairs.width)
+    return posterior
+
+
+def _best_pairs(
+    pairs: _Pairs, posterior: NDArray[np.float64], position: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """The most probable pair of each word, of equal ones NULL or the nearest, [N].
+
+    ``position`` is that of each word in its line, from 0 to 1, [N].
+    """
+    highest = np.repeat(np.maximum.reduceat(posterior, pairs.begin), pairs.width)
     peaks = np.flatnonzero(posterior >= highest * (1 - ROUNDING))
-    word = np.repeat(np.arange(len(words)), width)[peaks]
-    place = np.arange(len(words)) - (np.cumsum(lengths) - lengths)[line]  # [N] in the line
-    candidate = peaks - begin[word]  # 0 is NULL
-    here = (place + 0.5) / lengths[line]
-    there = (candidate - 0.5) / np.maximum(1, width[word] - 1)
-    distance = np.where(candidate == 0, -1.0, np.abs(there - here[word]))
+    word = pairs.word[peaks]
+    candidate = peaks - pairs.begin[word]  # 0 is NULL
+    there = (candidate - 0.5) / np.maximum(1, pairs.width[word] - 1)
+    distance = np.where(candidate == 0, -1.0, np.abs(there - position[word]))
     order = np.lexsort((distance, word))  # stable: of equal distances the first
-    nearest = peaks[order][np.searchsorted(word[order], np.arange(len(words)))]
-    # indices in the other text without NULL
-    return np.where(nearest == begin, NULL, cause[nearest] - 1 - line)
+    first = np.searchsorted(word[order], np.arange(len(pairs.begin)))
+    return peaks[order][first]
 
 
 def _numbered(lines: Sequence[Sequence[str]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

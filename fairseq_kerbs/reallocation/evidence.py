@@ -35,8 +35,16 @@ LEAST_LABELLED = 20
 """Minimum number of occurrences of a word with a source word."""
 
 FOLDS = 5
+"""Parts of the occurrences, each of which is held out once."""
+
 PRIOR = 2.0
 """Weight of the frequency of a neighbour beside all occurrences, in occurrences of a class."""
+
+ADDED_TO_CLASSES = 0.5
+"""Occurrences that are added to each class, so that none has the probability 0."""
+
+ADDED_TO_NEIGHBOURS = 0.1
+"""Occurrences with, and as many without, that are added to each neighbour."""
 
 
 def number_of_senses(
@@ -71,8 +79,15 @@ def number_of_senses(
 def information(neighbours: NDArray[np.bool_], classes: Integers) -> float:
     """Share of the entropy of classes [n] that neighbours [n, words] explain, at most 1.
 
-    It is 1 − H(class | neighbours) / H(class), where both are cross-entropies on held-out
-    occurrences. It is negative if the prediction is worse than the frequencies of classes.
+        1 − H(class | neighbours) / H(class)
+
+    Both are cross-entropies on held-out occurrences, so that the share is negative if the
+    prediction is worse than the frequencies of classes. The prediction is naive Bayes over the
+    words j beside the occurrence:
+
+        P(class | neighbours) ∝ P(class) Π_j P(j | class) / P(j)
+
+    Words that are not beside it are left out. P(j | class) is shrunk to P(j) by :data:`PRIOR`.
     """
     kinds = int(classes.max()) + 1
     if kinds < 2:
@@ -82,14 +97,34 @@ def information(neighbours: NDArray[np.bool_], classes: Integers) -> float:
     entropy = 0.0
     for held_out in range(FOLDS):
         test = fold == held_out
-        members = np.eye(kinds)[classes[~test]]  # [m, kinds]
-        seen = neighbours[~test]
-        sizes = members.sum(0)
-        frequency = (seen.sum(0) + 0.1) / (len(seen) + 0.2)  # of each neighbour, [words]
-        share = (members.T @ seen + PRIOR * frequency) / (sizes[:, None] + PRIOR)
-        prior = np.log((sizes + 0.5) / (len(seen) + 0.5 * kinds))
-        scores = prior + neighbours[test].astype(float) @ np.log(share / frequency).T
+        known = ~test
+        prior = _log_prior(classes[known], kinds)
+        evidence = _log_evidence(neighbours[known], classes[known], kinds)
+        scores = prior + neighbours[test].astype(float) @ evidence.T  # [n_test, kinds]
         scores -= np.logaddexp.reduce(scores, axis=1, keepdims=True)
         conditional -= scores[np.arange(len(scores)), classes[test]].sum()
         entropy -= prior[classes[test]].sum()
     return 1.0 - float(conditional / entropy)
+
+
+def _log_prior(classes: Integers, kinds: int) -> NDArray[np.float64]:
+    """Log P(class) by the classes of known occurrences [m], [kinds]."""
+    sizes = np.bincount(classes, minlength=kinds)
+    prior: NDArray[np.float64] = np.log(
+        (sizes + ADDED_TO_CLASSES) / (len(classes) + ADDED_TO_CLASSES * kinds)
+    )
+    return prior
+
+
+def _log_evidence(
+    neighbours: NDArray[np.bool_], classes: Integers, kinds: int
+) -> NDArray[np.float64]:
+    """Log P(j | class) / P(j) by known occurrences [m, words] and [m], [kinds, words]."""
+    members = np.eye(kinds)[classes]  # [m, kinds]
+    sizes = members.sum(0)
+    frequency = (neighbours.sum(0) + ADDED_TO_NEIGHBOURS) / (
+        len(neighbours) + 2 * ADDED_TO_NEIGHBOURS
+    )  # P(j), [words]
+    share = (members.T @ neighbours + PRIOR * frequency) / (sizes[:, None] + PRIOR)
+    evidence: NDArray[np.float64] = np.log(share / frequency)
+    return evidence
