@@ -97,66 +97,98 @@ def write_table(
 
 
 def _section(table: Any, column: Any, scale: Any, figures: Any) -> list[str]:
-    """Table of a column, with notes."""
-    from pandas import DataFrame, Series
+    """Table of a column, with notes.
 
-    rows = table["rows"]
+    Args:
+        table: description of the table.
+        column: that of the column.
+        scale: that of the column at the scale of the runs, or None if it has none.
+        figures: figures of the runs, with a row for each.
+    """
+    from pandas import DataFrame
+
+    frame = DataFrame(_cells(table, column, scale, figures)).reindex(table["rows"])
+    shown = [*figures["row"], *column.get("paper", {})]
+    frame = frame[frame.index.isin(shown)].fillna("")
+    controls = frame.index.isin(table["controls"])
+    lines = [frame[~controls].to_markdown(index=False, disable_numparse=True), ""]
+    if controls.any():
+        of_paper = [name for name in frame if name.startswith("paper")]
+        below = frame[controls].drop(columns=of_paper)
+        lines += ["Controls, which the paper does not have:", ""]
+        lines += [below.to_markdown(index=False, disable_numparse=True), ""]
+    return [*lines, *(f"- {note}" for note in _notes(table, column, scale, figures) if note)]
+
+
+def _cells(table: Any, column: Any, scale: Any, figures: Any) -> dict[str, Any]:
+    """Cells of a column's table as text, by their titles and rows."""
+    from pandas import Series
+
     base = table["baseline"]
+    base_title = table["rows"].get(base)
     metric = column["metric"]
-    groups = figures.groupby("row")
     form = ".3f" if metric == "valid_loss" else ".2f"
     paper = Series(column.get("paper", {}), dtype=float)
-
-    def mean_and_deviation(key: str, form: str) -> Any:
-        return groups[key].agg(
-            lambda v: f"{v.mean():{form}}" + (f" ± {v.std():{form}}" if len(v) > 1 else "")
-        )
-
-    def gain(values: Any) -> Any:
-        others = values.drop(base, errors="ignore") - values.get(base, float("nan"))
-        return others.dropna().map(f"{{:+{form}}}".format)
-
-    cells = {"system": Series(rows), f"{_METRICS[metric]}, ours": mean_and_deviation("value", form)}
-    cells["n"] = groups.size().map(str)
+    groups = figures.groupby("row")
+    values = groups["value"]
+    cells = {
+        "system": Series(table["rows"]),
+        f"{_METRICS[metric]}, ours": _mean_and_deviation(values, form),
+        "n": groups.size().map(str),
+    }
     if len(paper):
         cells["paper"] = paper.map("{:g}".format)
     if base:
-        cells[f"ours − {rows[base]}"] = gain(groups["value"].mean())
-        cells |= {f"paper's − {rows[base]}": gain(paper)} if len(paper) else {}
+        cells[f"ours − {base_title}"] = _gains(values.mean(), base, form)
+    if base and len(paper):
+        cells[f"paper's − {base_title}"] = _gains(paper, base, form)
     if metric in ORDERS:
         cells["p"] = groups["p"].agg(lambda ps: ", ".join(f"{p:.3f}" for p in ps.dropna()))
-    notes = [column.get("note", ""), "" if scale else "Not trained at this scale."]
     if scale:
-        cells["best valid nll (bits)"] = mean_and_deviation("valid_loss", ".3f")
+        cells["best valid nll (bits)"] = _mean_and_deviation(groups["valid_loss"], ".3f")
         cells["parameters"] = groups["parameters"].first().map("{:,.0f}".format)
         cells["training min"] = groups["minutes"].mean().map("{:.1f}".format)
-        if base:
-            cells["time ÷ " + rows[base]] = _time_ratios(figures, base)
-        notes.append(_data_and_seeds(scale))
+    if scale and base:
+        cells[f"time ÷ {base_title}"] = _time_ratios(figures, base)
     if metric == "bleu1":
-        cells["length ÷ reference"] = mean_and_deviation("length_ratio", ".2f")
-    frame = DataFrame(cells).reindex(rows)
-    frame = frame[frame.index.isin([*figures["row"], *paper.index])].fillna("")
-    controls = frame.index.isin(table["controls"])
+        cells["length ÷ reference"] = _mean_and_deviation(groups["length_ratio"], ".2f")
+    return cells
+
+
+def _mean_and_deviation(groups: Any, form: str) -> Any:
+    """Mean of each row and, over several seeds, standard deviation, as text."""
+
+    def written(values: Any) -> str:
+        deviation = f" ± {values.std():{form}}" if len(values) > 1 else ""
+        return f"{values.mean():{form}}{deviation}"
+
+    return groups.agg(written)
+
+
+def _gains(values: Any, baseline: str, form: str) -> Any:
+    """Differences of rows from the baseline, as text."""
+    others = values.drop(baseline, errors="ignore") - values.get(baseline, float("nan"))
+    return others.dropna().map(f"{{:+{form}}}".format)
+
+
+def _notes(table: Any, column: Any, scale: Any, figures: Any) -> list[str]:
+    """Notes below a column's table, some of them empty."""
+    base = table["baseline"]
+    notes = [column.get("note", "")]
+    notes.append(_data_and_seeds(scale) if scale else "Not trained at this scale.")
     notes += [f"Signature `{text}`." for text in figures["signature"].dropna().unique()]
     if figures["p"].notna().any():
         notes.append(
-            f"p: paired bootstrap of sacreBLEU, {SAMPLES} samples, against {rows[base]} of the "
-            "same seed, in the order of the seeds. Of systems that are equally good, about 11 % "
-            "have p < 0.05."
+            f"p: paired bootstrap of sacreBLEU, {SAMPLES} samples, against {table['rows'][base]} "
+            "of the same seed, in the order of the seeds. Of systems that are equally good, about "
+            "11 % have p < 0.05."
         )
     if base and figures["processor_minutes"].notna().any():
         notes.append(
-            f"Time ÷ {rows[base]}: processor time of the training, mean over the seeds that were "
-            "trained without an interruption."
+            f"Time ÷ {table['rows'][base]}: processor time of the training, mean over the seeds "
+            "that were trained without an interruption."
         )
-    markdown = frame[~controls].to_markdown(index=False, disable_numparse=True)
-    lines = [markdown, ""]
-    if controls.any():
-        below = frame[controls].drop(columns=["paper", f"paper's − {rows[base]}"], errors="ignore")
-        lines += ["Controls, which the paper does not have:", ""]
-        lines += [below.to_markdown(index=False, disable_numparse=True), ""]
-    return [*lines, *(f"- {note}" for note in notes if note)]
+    return notes
 
 
 def _time_ratios(figures: Any, baseline: str) -> Any:
