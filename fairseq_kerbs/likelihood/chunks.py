@@ -41,9 +41,15 @@ GPU_SHARE_COMPILED = 16  # and 1/16 compiled
 BLOCK = 1 << 18  # products per operation in eager mode
 
 _LAST = (-1,)
-# x, |h|, |w| and θ of the kernel; lse and weight; weight, alone, rows and word logits of smoothing,
-# of which the last has a row for each word with several senses; logits
-_AXES_OF_GRADIENTS = (*[_LAST] * 4, *[_LAST] * 2, *[_LAST] * 3, (0, -1), _LAST)
+_AXES_OF_GRADIENTS = (
+    *(_LAST, _LAST, _LAST, _LAST),  # x, |h|, |w| and θ of the kernel
+    *(_LAST, _LAST),  # lse and weight of the gradient
+    *(_LAST, _LAST, _LAST),  # weight, alone and rows of smoothing
+    (0, -1),  # word logits of smoothing, with a row for each word that has several senses
+    _LAST,  # logits
+)
+"""Axes whose sizes change between calls of :func:`.passes.write_gradients` with smoothing, by
+tensor (:func:`.compilation.call`)."""
 
 
 class LossInputs(NamedTuple):
@@ -112,7 +118,7 @@ def chunk_size(tokens: int, w: Tensor, compiled: bool, cpu_tokens: int = CPU_TOK
 
     Chunks are as equal as possible. Those on a GPU are large, as each updates all of dW.
     """
-    row = 4 * max(1, len(w))  # bytes per token
+    row = max(4, w.element_size()) * max(1, len(w))  # bytes per token, in float32 or float64
     most = min(cpu_tokens, CPU_BYTES // row)
     if w.is_cuda:
         memory = torch.cuda.get_device_properties(w.device).total_memory
@@ -301,8 +307,8 @@ class _Chunks:
         pays = compilation.worthwhile(len(w), len(self.table.senses))
         self.compiled = settings.compile and gradients and pays
         self.size = chunk_size(len(inputs.h), w, self.compiled)
-        smoothed = settings.smoothing.word and len(self.table.senses) < len(w)
-        self.several = _Several.of(self.table) if smoothed else None
+        sums_by_word = settings.smoothing.word and len(self.table.senses) < len(w)
+        self.several = _Several.of(self.table) if sums_by_word else None
         self.buffers = self._allocate()
         # sums over the chunks
         new = self.senses.w_norm
@@ -313,11 +319,19 @@ class _Chunks:
     def _allocate(self) -> _Buffers:
         new = self.senses.w_norm
         senses = len(self.table.words)
-        products = 0 if new.is_cuda else senses
-        smoothed = 0 if self.several is None else len(self.several.senses)
-        sizes = (products, senses, smoothed, smoothed)
-        columns = math.ceil(self.size / STEP) * STEP
-        return _Buffers(*(new.new_empty(rows * columns) for rows in sizes))
+        words = 0 if self.several is None else len(self.several.senses)
+
+        columns = math.ceil(self.size / STEP) * STEP  # to which run() may pad a chunk
+
+        def matrix(rows: int) -> Tensor:
+            return new.new_empty(rows * columns)
+
+        return _Buffers(
+            x=matrix(0 if new.is_cuda else senses),
+            logits=matrix(senses),
+            word_logits=matrix(words),
+            word_means=matrix(words),
+        )
 
     def _call(
         self,
@@ -356,8 +370,8 @@ class _Chunks:
         nll = (log_sum.lse - target.lse).clamp_min(0.0)
         loss = nll
         if words is not None:
-            smoothed = len(self.table.senses) * log_sum.lse - words.total  # Σ_i −log P(word i)
-            loss = self.smoothing.nll * nll + self.smoothing.word * smoothed
+            of_all_words = len(self.table.senses) * log_sum.lse - words.total  # Σ_i −log P(word i)
+            loss = self.smoothing.nll * nll + self.smoothing.word * of_all_words
         sense_prob = target.probabilities(log_sum.lse)
         losses = TokenLosses(loss[:count], nll[:count], sense_prob[:count])
         if not self.with_gradients:
