@@ -188,7 +188,7 @@ def build_input_embedding(
     layer = config.build_output_layer(args, len(dictionary), features + bool(args.sense_bias))
     if getattr(args, "input_embedding", "composed") == "separate":
         return SeparateEmbedding(layer, dictionary.pad(), read)
-    return composed(layer, dictionary.pad(), args.composition == "posterior", args.sense_bias)
+    return composed(layer, dictionary.pad(), args.composition == "posterior")
 
 
 class ScoredByOutputLayer:
@@ -198,8 +198,7 @@ class ScoredByOutputLayer:
 
     def contexts(self, features: Tensor) -> Tensor:
         """Context vectors [..., d] from the decoder's features, with a 1 appended for a bias."""
-        biased = self.output.embed_dim > features.shape[-1]
-        return F.pad(features, (0, 1), value=1.0) if biased else features
+        return F.pad(features, (0, 1), value=1.0) if self.output.biased else features
 
     def output_layer(self, features: Tensor) -> Tensor:
         """Features as they are: words are scored in :meth:`get_normalized_probs`."""

@@ -6,8 +6,8 @@ The posterior weights q need h_{t−1}, the context vector that predicted ŷ_{t�
 first position and in pass 0 of a parallel decoder, the prior is used: usage U, normalized within
 the word.
 
-With ``sense_bias`` the last coordinate of a sense embedding is its bias. It affects the weights,
-but is not part of the input embedding.
+If the layer is ``biased``, the last coordinate of a sense embedding is its bias. It affects the
+weights, but is not part of the input embedding.
 """
 
 from __future__ import annotations
@@ -29,18 +29,15 @@ class ComposedEmbedding(nn.Module):
         layer: the output layer.
         padding_idx: the padding word, with embedding 0.
         posterior: weight senses by their posterior (Eq. 7), otherwise by the prior.
-        sense_bias: leave out the last coordinate, which is a bias.
     """
 
     layer: OutputLayer  # no submodule, so its parameters appear once in the state dict
 
-    def __init__(
-        self, layer: OutputLayer, padding_idx: int, posterior: bool = True, sense_bias: bool = False
-    ) -> None:
+    def __init__(self, layer: OutputLayer, padding_idx: int, posterior: bool = True) -> None:
         super().__init__()
         self.__dict__["layer"] = layer
         self.padding_idx = padding_idx
-        self.embedding_dim = layer.embed_dim - int(sense_bias)
+        self.embedding_dim = layer.embed_dim - int(layer.biased)
         # with one sense per word both weights are 1
         self.posterior = posterior and layer.total_senses > layer.vocab_size
 

@@ -56,7 +56,8 @@ def test_without_gradient_only_words_with_several_senses_are_composed(
 ) -> None:
     """The result is the same to the last bit, also for padding and where no word has several."""
     layer, _ = make_layer()
-    embed = ComposedEmbedding(layer, PAD, sense_bias=bias)
+    layer.biased = bias
+    embed = ComposedEmbedding(layer, PAD)
     contexts = torch.randn(*WORDS.shape, 7, dtype=torch.float64) if given else None
     expected = embed.compose(embed.look_up(WORDS), contexts)
     composed: list[Tensor] = []
@@ -151,7 +152,8 @@ def test_a_bias_counts_in_the_weights_but_is_not_embedded() -> None:
     for bias in (False, True):
         torch.manual_seed(4)
         layer, _ = make_layer()
-        embedding = ComposedEmbedding(layer, PAD, True, bias)
+        layer.biased = bias
+        embedding = ComposedEmbedding(layer, PAD)
         features = torch.randn(3, 7, 7, dtype=torch.float64)
         features[..., -1] = 1.0
         features.requires_grad_()
@@ -166,7 +168,7 @@ def test_a_bias_counts_in_the_weights_but_is_not_embedded() -> None:
         assert size == (6 if bias else 7)
         assert gradients[0][:, 6].abs().max() > 0  # by way of the weights
     torch.testing.assert_close(*found, rtol=1e-12, atol=1e-13)
-    one = ComposedEmbedding(SoftmaxOutputLayer(7, 11), PAD, True, True)
+    one = ComposedEmbedding(SoftmaxOutputLayer(7, 11, biased=True), PAD)
     assert torch.equal(one(WORDS)[0], one.layer.weight[WORDS[0], :6])
 
 
