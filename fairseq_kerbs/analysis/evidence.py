@@ -19,7 +19,7 @@ from fairseq_kerbs.analysis.names import is_dialog
 from fairseq_kerbs.analysis.occurrences import all_tokens, real_words
 from fairseq_kerbs.analysis.words import has_letter
 from fairseq_kerbs.checkpoints.contexts import TAG_OF_A_LINE, batches
-from fairseq_kerbs.data.gold import STEMMERS, merge_forms, stemmer
+from fairseq_kerbs.data.gold import STEMMERS, Occurrence, merge_forms, occurrence_of, stemmer
 from fairseq_kerbs.data.languages import base_language
 from fairseq_kerbs.reallocation.clustering import Clustering, ContextSample, NumberOfSenses
 from fairseq_kerbs.reallocation.evidence import LEAST_INFORMATION, number_of_senses
@@ -101,17 +101,12 @@ class ParallelLines:
         self._start = dict(zip(order, starts.tolist()))
         self._end = dict(zip(order, starts[1:].tolist()))
 
-    def occurrences(self, tags: Integers) -> list[tuple[int, int, str]]:
-        """Line, number of equal words before in the line, and word of each occurrence.
-
-        They are the keys of gold senses, where words are not lower-cased.
-        """
+    def occurrences(self, tags: Integers) -> list[Occurrence]:
+        """The occurrences as gold senses name them, where words are not lower-cased."""
         found = []
         for tag in tags.tolist():
             line, column = divmod(tag, TAG_OF_A_LINE)
-            words = self._written[line]
-            place = self._places[line][column]
-            found.append((line, words[:place].count(words[place]), words[place]))
+            found.append(occurrence_of(line, self._written[line], self._places[line][column]))
         return found
 
     def _at(self, tags: Integers) -> list[tuple[int, int]]:

@@ -27,13 +27,11 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 from fairseq_kerbs.analysis.occurrences import Text
 from fairseq_kerbs.analysis.words import sense_numbers
+from fairseq_kerbs.data.gold import GoldSenses, Occurrence, occurrence_of
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 from fairseq_kerbs.utils.progress import progress
-
-GoldSenses = Mapping[tuple[int, int, str], str]
-"""Gold senses by line, occurrence of the word in the line (both from 0), and word."""
 
 
 def purity(gold: NDArray[np.int64], induced: NDArray[np.int64]) -> float:
@@ -68,7 +66,7 @@ class Labelled(NamedTuple):
 
 def read_gold_senses(path: Path) -> GoldSenses:
     """Read a file of gold senses (:mod:`.data.gold`). An invalid one raises a UserError."""
-    gold: dict[tuple[int, int, str], str] = {}
+    gold: dict[Occurrence, str] = {}
     for number, row in enumerate(read_lines(path), start=1):
         fields = [field.strip() for field in row.split("\t")]
         if not any(fields):
@@ -112,11 +110,10 @@ def label_occurrences(
     columns = (tokens[name].tolist() for name in ("line", "place", "sense"))
     labels = []
     for context, (line, place, row) in enumerate(zip(*columns)):
-        word = text.words[line][place]
-        occurrence = text.words[line][:place].count(word)
-        sense = gold.get((text.number[line], occurrence, word))
+        key = occurrence_of(text.number[line], text.words[line], place)
+        sense = gold.get(key)
         if sense:
-            labels.append((word, sense, row, context))
+            labels.append((key[2], sense, row, context))
     if not labels:
         raise UserError(
             "--gold has no word of the split that is a single token of the model; give --split for "

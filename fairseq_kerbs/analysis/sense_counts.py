@@ -32,6 +32,7 @@ from pandas import DataFrame, factorize
 
 from fairseq_kerbs.analysis.occurrences import Text
 from fairseq_kerbs.analysis.words import has_letter, sense_numbers
+from fairseq_kerbs.data.gold import GoldSenses, occurrence_of
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.reallocation.clustering import ContextSample, cluster, whiten
 from fairseq_kerbs.senses.partitions import Integers, bcubed, paired
@@ -48,7 +49,6 @@ PARTITIONS = {
 }
 KINDS = {"words": "whole words", "pieces": "pieces of words"}
 
-GoldSenses = Mapping[tuple[int, int, str], str]
 Floats = NDArray[np.float64]
 
 
@@ -80,9 +80,8 @@ def counted_words(
     tokens = text.tokens
     senses = []
     for line, place in zip(tokens["line"].tolist(), tokens["place"].tolist()):
-        words = text.words[line]
-        occurrence = words[:place].count(words[place])
-        senses.append(gold.get((text.number[line], occurrence, words[place]), ""))
+        key = occurrence_of(text.number[line], text.words[line], place)
+        senses.append(gold.get(key, ""))
     known = np.array(senses, object)
     found = []
     for (entry, piece), where in tokens.groupby(["entry", "piece"]).indices.items():

@@ -22,7 +22,14 @@ from fairseq_kerbs.data.tokens import composed, lower
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import check_parallel, read_lines
 
+Occurrence = tuple[int, int, str]
+"""Line, number of the same word before it in the line (both from 0), and word."""
+
+GoldSenses = Mapping[Occurrence, str]
+"""Gold senses of occurrences."""
+
 GoldRow = tuple[int, int, str, str]
+"""An occurrence and its gold sense."""
 
 # combining marks and joiners are parts of words
 _TOKEN = regex.compile(rf"[\w\p{{M}}\u200c\u200d{typography.PARTS_OF_WORDS}]+|[^\w\s]")
@@ -235,4 +242,13 @@ def parallel(*paths: Path) -> list[tuple[str, ...]]:
 
 def numbered(words: Sequence[str]) -> list[tuple[int, str]]:
     """Words, each with its number of earlier occurrences."""
-    return [(words[:place].count(word), word) for place, word in enumerate(words)]
+    return [occurrence_of(0, words, place)[1:] for place in range(len(words))]
+
+
+def occurrence_of(line: int, words: Sequence[str], place: int) -> Occurrence:
+    """The occurrence at a place of a line with these words.
+
+    >>> occurrence_of(7, ["the", "bank", "of", "the", "river"], 3)
+    (7, 1, 'the')
+    """
+    return line, words[:place].count(words[place]), words[place]
