@@ -48,7 +48,8 @@ class LookedUp(NamedTuple):
 
     def by_position(self) -> Iterator[LookedUp]:
         """Senses of words [batch, len], position by position."""
-        parts = [part.unbind(1) for part in self[:5]]
+        tensors = (self.rows, self.theta, self.usage, self.mask, self.senses)
+        parts = [tensor.unbind(1) for tensor in tensors]
         if self.prepared is not None:
             parts.append(self.prepared.unbind(-2))
         return (LookedUp(*position) for position in zip(*parts))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +31,11 @@ def write_figures(runs: Sequence[Run], path: str) -> None:
     from pandas import DataFrame
 
     figures = [figures_of(run) for run in runs]
-    for (run, row), base in product(zip(runs, figures), runs):
-        same = (base.column, base.seed) == (run.column, run.seed)
-        if same and run.metric in ORDERS and base.row == run.table["baseline"] != run.row:
-            systems = [texts_of(base), texts_of(run)]
+    baselines = {(run.column, run.seed): run for run in runs if run.row == run.table["baseline"]}
+    for run, row in zip(runs, figures):
+        baseline = baselines.get((run.column, run.seed))
+        if run.metric in ORDERS and baseline is not None and run.row != baseline.row:
+            systems = [texts_of(baseline), texts_of(run)]
             reference, bleu = reference_of(run)
             row["p"] = paired_bootstrap(systems, [reference], bleu)[1]["BLEU"][1].p_value
     DataFrame(figures).to_csv(path, index=False)
