@@ -206,6 +206,15 @@ def check_flags(where: str, content: Any) -> Flags:
     return flags
 
 
+def flag_of(name: str) -> str:
+    """The flag that sets an argument of that name.
+
+    >>> flag_of("max_update")
+    '--max-update'
+    """
+    return "--" + name.replace("_", "-")
+
+
 def flag_arguments(flags: Flags) -> list[str]:
     """Command-line arguments of flags, in the same order."""
     arguments: list[str] = []

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fairseq_kerbs.configurations import Flags, flag_arguments, program_arguments
+from fairseq_kerbs.configurations import Flags, flag_arguments, flag_of, program_arguments
 from fairseq_kerbs.utils.errors import UserError, reason_of
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 
@@ -268,7 +268,7 @@ def _add_flags_beside(
     except argparse.ArgumentError as error:
         others = [f"--arch {chosen.arch}"] if getattr(chosen, "arch", None) else ["others"]
         raise UserError(
-            f"--{chooser.replace('_', '-')} {getattr(chosen, chooser)} and {others[0]} do not go "
+            f"{flag_of(chooser)} {getattr(chosen, chooser)} and {others[0]} do not go "
             f"together, as fairseq says ({error}); leave one of them out"
         ) from None
 
@@ -300,7 +300,7 @@ def _check_user_folder(arguments: Sequence[str], values: Namespace) -> None:
         return
     chosen = {chooser: getattr(values, chooser, None) for chooser in _choosers()}
     ours = [
-        f"--{chooser.replace('_', '-')} {choice}"
+        f"{flag_of(chooser)} {choice}"
         for chooser, choice in chosen.items()
         if getattr(_part(chooser, choice), "__module__", "").startswith("fairseq_kerbs.")
     ]
@@ -399,6 +399,6 @@ def _replaced(
     for chooser, choice in after.items():
         if before[chooser] != choice:
             own = _flags_of(chooser, before[chooser])
-            choice_as_flag = f"--{chooser.replace('_', '-')} {choice}"
+            choice_as_flag = f"{flag_of(chooser)} {choice}"
             replaced[choice_as_flag] = own - set(parser._option_string_actions)
     return replaced

@@ -75,14 +75,14 @@ def page() -> str:
 
 def _row(item: Field[Any]) -> list[str]:
     """Flag, default and meaning of a field of a dataclass of fairseq."""
-    from fairseq_kerbs.models.config import flag
+    from fairseq_kerbs.configurations import flag_of
 
     meaning = item.metadata["help"]
     choices = _choices(item.type)
     if not all(choice in meaning for choice in choices):
         meaning += f": {', '.join(f'`{choice}`' for choice in choices)}"
     default = "" if item.default is None else f"`{_text(item.default)}`"
-    return [f"`{flag(item.name)}`", default, meaning]
+    return [f"`{flag_of(item.name)}`", default, meaning]
 
 
 def _choices(kind: Any) -> list[str]:

@@ -23,8 +23,9 @@ def architectures() -> None:
     from fairseq.models import ARCH_CONFIG_REGISTRY
     from tabulate import tabulate
 
+    from fairseq_kerbs.configurations import flag_of
     from fairseq_kerbs.models import PRESETS
-    from fairseq_kerbs.models.config import flag, output_layer_flags
+    from fairseq_kerbs.models.config import output_layer_flags
 
     names = ("embed_dim", "hidden_size", "ffn_embed_dim", "layers", "attention_heads", "dropout")
     rows = []
@@ -45,10 +46,10 @@ def architectures() -> None:
     known = {name for chosen in every for name in chosen}
     varying = sorted(name for name in known if len({of.get(name) for of in every}) > 1)
     common = {name: value for name, value in every[0].items() if name not in varying}
-    print("\nThe output layer of all:", *(f"{flag(n)} {value}" for n, value in common.items()))
+    print("\nThe output layer of all:", *(f"{flag_of(n)} {value}" for n, value in common.items()))
     print()
     varied = [[arch, *(of.get(name, "-") for name in varying)] for arch, of in settings.items()]
-    print(tabulate(varied, ["--arch", *map(flag, varying)], "plain", disable_numparse=True))
+    print(tabulate(varied, ["--arch", *map(flag_of, varying)], "plain", disable_numparse=True))
 
 
 @click.command("user-dir", cls=Command, epilog=examples("user-dir"))

@@ -20,7 +20,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import OmegaConf
 
 from fairseq_kerbs import output_layers
-from fairseq_kerbs.configurations import GONE_FLAGS
+from fairseq_kerbs.configurations import GONE_FLAGS, flag_of
 from fairseq_kerbs.kernels import KERNELS, Kernel, KernelOption, build_kernel, kernel_options
 from fairseq_kerbs.models.attention import ATTENTIONS
 from fairseq_kerbs.reallocation import POLICIES, Policy
@@ -63,7 +63,7 @@ def _with_policies(default: Any, of_policy: Callable[[type[Policy]], Any]) -> st
     return f"[{'; '.join([str(default), *others])}]"
 
 
-def _moments(policy: type[Policy]) -> str:
+def _times_of_moves(policy: type[Policy]) -> str:
     """When senses move by default, for a help text."""
     shares = policy.default_schedule.at
     return " ".join(f"{share:g}" for share in shares) or "every interval"
@@ -222,7 +222,7 @@ def add_reallocation_at(parser: Any) -> None:
         nargs="+",
         metavar="SHARE",
         help="when senses move, as fractions of --max-update or as numbers of updates. Replaces "
-        f"--reallocation-interval {_with_policies('every interval', _moments)}",
+        f"--reallocation-interval {_with_policies('every interval', _times_of_moves)}",
     )
 
 
@@ -340,26 +340,21 @@ def in_flags(sentence: str) -> str:
     return re.sub(r"`(\w+)`", lambda name: FLAGS.get(name[1], name[0]), sentence)
 
 
-def flag(name: str) -> str:
-    """The flag that sets an argument of that name."""
-    return "--" + name.replace("_", "-")
-
-
 def refuse_flags(args: Any, arch: str, *names: str) -> None:
     """Raise a ValueError for flags of fairseq that our output layers do not support."""
     for name in names:
         if getattr(args, name, None):
             raise ValueError(
-                f"{flag(name)} does not go together with --arch {arch}, whose output layer is the "
-                "one of --output-layer: leave it out."
+                f"{flag_of(name)} does not go together with --arch {arch}, whose output layer is "
+                "the one of --output-layer: leave it out."
             )
 
 
 FLAGS = {
-    **{item.name: flag(item.name) for item in fields(RecurrentAttentionConfig)},
-    **{item.name: flag(item.name) for item in fields(TransformerKerbsConfig)},
-    **{option: flag(f"kernel_{option}") for option in kernel_options()},
-    "label_smoothing": flag("label_smoothing"),
+    **{item.name: flag_of(item.name) for item in fields(RecurrentAttentionConfig)},
+    **{item.name: flag_of(item.name) for item in fields(TransformerKerbsConfig)},
+    **{option: flag_of(f"kernel_{option}") for option in kernel_options()},
+    "label_smoothing": flag_of("label_smoothing"),
     "policy": "--reallocation",
     "biased": "--sense-bias",
     "decay": "--sense-decay",
@@ -376,7 +371,7 @@ def check_ranges(args: Any, flags: type[FairseqDataclass]) -> None:
         if interval:
             value = float(getattr(args, item.name))
             if not within(value, interval):
-                raise ValueError(f"{flag(item.name)} is {value}, but must be within {interval}.")
+                raise ValueError(f"{flag_of(item.name)} is {value}, but must be within {interval}.")
 
 
 MIXTURE_FLAGS: dict[str, tuple[str, ...]] = {
@@ -400,8 +395,8 @@ def check_read(args: Any) -> None:
         default = KerbsConfig.__dataclass_fields__[name].default
         if chosen not in readers and getattr(args, name) != default:
             raise ValueError(
-                f"{flag(name)} is for {flag(chooser)} {' and '.join(readers)} and not read by "
-                f"{flag(chooser)} {chosen}: leave it out."
+                f"{flag_of(name)} is for {flag_of(chooser)} {' and '.join(readers)} and not read "
+                f"by {flag_of(chooser)} {chosen}: leave it out."
             )
 
 
@@ -496,7 +491,7 @@ def kernels_from_flags(args: Any) -> list[Kernel]:
         if not set(readers) & set(names):
             kernels = f"kernel{'s' if len(readers) > 1 else ''} {_enumerate(readers)}"
             raise ValueError(
-                f"{flag(f'kernel_{option}')} is for the {kernels}, and is not read by {reader}: "
+                f"{flag_of(f'kernel_{option}')} is for the {kernels}, and is not read by {reader}: "
                 "leave it out."
             )
     read = ({key: given[key] for key in KERNELS[name].options if key in given} for name in names)

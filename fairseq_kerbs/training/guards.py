@@ -20,6 +20,7 @@ from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from torch import nn
 
 from fairseq_kerbs import torch_compat
+from fairseq_kerbs.configurations import flag_of
 from fairseq_kerbs.kernels import kernel_options
 from fairseq_kerbs.likelihood import compilation
 from fairseq_kerbs.output_layers import OutputLayer
@@ -156,7 +157,7 @@ def check_resumed(settings: dict[str, Any], task: Any, args: Any) -> int:
     trained = trained if isinstance(trained, dict) else vars(trained)
     for name in SCORING:
         value = getattr(args, name, None)
-        flag = f"--{name.replace('_', '-')}"
+        flag = flag_of(name)
         if name not in trained or trained[name] == value:
             continue
         if trained[name] is None:

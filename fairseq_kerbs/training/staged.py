@@ -17,7 +17,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.configurations import Flags, StagedPlacement, flag_arguments, language_pair
+from fairseq_kerbs.configurations import (
+    Flags,
+    StagedPlacement,
+    flag_arguments,
+    flag_of,
+    language_pair,
+)
 from fairseq_kerbs.program_checks import check_languages
 from fairseq_kerbs.programs import TRAIN, Call, read_call
 from fairseq_kerbs.reallocation.clustering import LEAST_CONTEXTS
@@ -281,7 +287,7 @@ def check_training(training: Training, placement: StagedPlacement) -> Call:
     given = call.values
     names = call.given | {name.replace("-", "_") for name in placement.train}
     clash = sorted(
-        _as_flag(name) for name in names if name in _FLAGS_OF_THE_STEPS or name.startswith("reset_")
+        flag_of(name) for name in names if name in _FLAGS_OF_THE_STEPS or name.startswith("reset_")
     )
     if "arch" in call.given and not hasattr(given, "output_layer"):
         raise UserError(
@@ -345,8 +351,3 @@ def check_text(call: Call, data: str) -> None:
 def _most_senses(call: Call) -> int:
     """Maximum number of senses of a word."""
     return int(getattr(call.values, "max_senses", None) or 4)
-
-
-def _as_flag(name: str) -> str:
-    """The long flag of a value."""
-    return "--" + name.replace("_", "-")
