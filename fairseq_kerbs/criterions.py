@@ -106,8 +106,8 @@ class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
     def _mixture_weights(self, layer: OutputLayer, features: Tensor) -> Optional[Tensor]:
         """Weights π of every token, [batch, len, K], or None if the layer is no mixture.
 
-        They have gradients if the loss needs them. A UserError is raised if it needs them of
-        another layer, in programs that build the model in another way than fairseq's.
+        They have gradients if the loss needs them. A UserError is raised if ρ > 0 and the layer has
+        no weights of components.
         """
         rho = self.mixture_regularization
         with torch.set_grad_enabled(torch.is_grad_enabled() and rho > 0):

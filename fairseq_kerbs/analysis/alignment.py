@@ -39,7 +39,7 @@ def align(
 
     Returns:
         [N], for each word the index of the most probable word in the concatenated ``other``, or
-        :data:`NULL`. Memory is about 60 bytes per pair of words in a line.
+        :data:`NULL`. Memory is about 80 bytes per pair of words in a line.
     """
     words, lengths = _numbered(text)
     if not len(words):

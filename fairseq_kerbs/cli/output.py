@@ -35,7 +35,7 @@ def write_files(json_file: Path | None, csv_file: Path | None, result: Any, csv:
 
 
 def say_written(path: Path, what: str = "") -> None:
-    """Print the line about a file or folder that a command has written, unless it is printed."""
+    """Print the line about a file or folder that a command has written, if that is not stdout."""
     if str(path) == STDOUT:
         return
     print(f"wrote {path}" + (f": {what}" if what else ""))

@@ -29,13 +29,20 @@ class File(click.Path):
 
 
 class OutputFile(File):
-    """A file that a command writes, or - for standard output.
+    """A file that a command writes. `Command` refuses it before the work if that is impossible.
 
-    `Command` refuses it before the work if it cannot be written.
+    Args:
+        or_stdout: take - for standard output, which other commands refuse.
     """
 
+    def __init__(self, or_stdout: bool = False) -> None:
+        super().__init__()
+        self.or_stdout = or_stdout
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Take - for standard output."""
+        """Take - for standard output, or refuse it."""
+        if value == "-" and not self.or_stdout:
+            self.fail("- is no file, and this command prints other lines; name a file", param, ctx)
         return super().convert(STDOUT if value == "-" else value, param, ctx)
 
 
@@ -304,7 +311,11 @@ csv_option = click.option(
 )
 
 output_option = click.option(
-    "-o", "--output", type=OUTPUT, metavar="FILE", help="file [standard output]"
+    "-o",
+    "--output",
+    type=OutputFile(or_stdout=True),
+    metavar="FILE",
+    help="file [standard output]",
 )
 
 unescape_option = click.option("--unescape", is_flag=True, help="undo XML entities")

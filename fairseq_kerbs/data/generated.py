@@ -44,7 +44,7 @@ _GENERATE = re.compile(r"Generate \S+ with beam=\d+: ")
 _TOTAL_TIME = " | Total time: "  # of fairseq-interactive
 _SKIPPED = " samples have invalid sizes and will be skipped"
 _SCORE_FIRST = re.compile(r"(?:\d+\t)?-\d+\.\d+(?:e-\d+)?\t")  # perhaps with a number
-_WITHOUT_SCORE = re.compile(r"[HD]-\d+\t[^\t]*")
+_WITHOUT_SCORE = re.compile(r"[HD]-\d+\t(?!-?\d+\.\d+(?:e-?\d+)?$)[^\t]*")
 _WITH_SPACES = re.compile(r"[HD]-\d+ +-?\d+\.\d+(?:e-\d+)? ")
 _WITH_SENSES = re.compile(r"\t\S+#\d+:[01]\.\d{4}")
 

@@ -16,7 +16,6 @@ from pathlib import Path
 import regex
 import snowballstemmer
 
-from fairseq_kerbs.data import typography
 from fairseq_kerbs.data.languages import language_of
 from fairseq_kerbs.data.tokens import composed, lower
 from fairseq_kerbs.utils.errors import UserError
@@ -31,11 +30,15 @@ GoldSenses = Mapping[Occurrence, str]
 GoldRow = tuple[int, int, str, str]
 """An occurrence and its gold sense."""
 
-# combining marks and joiners are parts of words
-_TOKEN = regex.compile(rf"[\w\p{{M}}\u200c\u200d{typography.PARTS_OF_WORDS}]+|[^\w\s]")
+# combining marks and joiners are parts of words, and so is the dot of Catalan col·lecció
+_WORD = r"[\w\p{M}\u200c\u200d·]+"
+_TOKEN = regex.compile(rf"{_WORD}|[^\w\s]")
+_APOSTROPHES = "'’\"״׳"
+_TOKEN_WITH_APOSTROPHES = regex.compile(rf"{_WORD}(?:[{_APOSTROPHES}]{_WORD})*|[^\w\s]")
+_APOSTROPHE_IS_A_LETTER = ("be", "gn", "he", "sm", "uk", "uz")  # п'ять. In others it is an elision
 _SUBWORD = regex.compile(r"\w@@(?: |$)|^▁")
 _LETTERS = regex.compile(
-    rf"[\p{{L}}\p{{M}}\u200c\u200d]+(?:[{typography.INNER_SIGNS}][\p{{L}}\p{{M}}\u200c\u200d]+)*"
+    rf"[\p{{L}}\p{{M}}\u200c\u200d]+(?:[{_APOSTROPHES}·][\p{{L}}\p{{M}}\u200c\u200d]+)*"
 )
 
 _CODES = "ar ca cs da de el en es et fi fr hi hu hy id it lt nl no pl pt ro ru sr sv ta tr yi"
@@ -58,9 +61,9 @@ def parallel_words(
 ) -> tuple[list[list[str]], list[list[str]]]:
     """Words of a tokenized text, and lower-cased words of the same lines in another language.
 
-    The other text is split at punctuation, and stemmed unless its ``language`` is "none". Signs
-    that belong to a word, as in Ukrainian п'ять, are told by the suffix of its name. A UserError is
-    raised if the texts differ in length or have subwords, or Snowball has no such stemmer.
+    The other text is split at punctuation, and stemmed unless its ``language`` is "none". If it is
+    named .uk, say, where an apostrophe is a letter, it is not split there. A UserError is raised if
+    the texts differ in length or have subwords, or Snowball has no such stemmer.
     """
     stem = stemmer(language)
     pairs = parallel(text, other)
@@ -72,12 +75,10 @@ def parallel_words(
                 "before BPE, such as clean/train.en or tok/test.en of 'prepare'"
             )
     plain = (lower(composed(html.unescape(line)), language) for _, line in pairs)
-    of_suffix = language_of(other)
-    if of_suffix in typography.LANGUAGES_WITH_INNER_SIGNS:
-        plain = (typography.hide_inner_signs(line, of_suffix) for line in plain)
-    others = [
-        [stem(typography.show_inner_signs(word)) for word in _TOKEN.findall(line)] for line in plain
-    ]
+    token = _TOKEN
+    if language_of(other) in _APOSTROPHE_IS_A_LETTER:
+        token = _TOKEN_WITH_APOSTROPHES
+    others = [[stem(word) for word in token.findall(line)] for line in plain]
     return [line.split() for line, _ in pairs], others
 
 

@@ -340,8 +340,12 @@ def subwords(
 
 def _home(data: Path) -> Path:
     """Folder of a preparation, for its ``bin`` folder or a symbolic link to or from that."""
-    beside = data.absolute().parent
-    return beside if (beside / NAME).is_file() else data.resolve().parent
+    place = data.absolute()
+    while place.is_symlink():
+        if place.name == "bin" and (place.parent / NAME).is_file():
+            return place.parent
+        place = place.parent / place.readlink()
+    return place.resolve().parent
 
 
 def target_rules(data: Path, language: str) -> str:
@@ -412,8 +416,9 @@ def prepare_language(
         raise UserError("name either a folder, or all of --train, --valid and --test")
     texts = find_splits(folder) if folder else texts
     for path in texts.values():
-        if path.exists() and not path.is_file() and not path.is_dir():
-            raise UserError(f"{path} is a pipe, which can be read only once; give a text file")
+        special = path.exists() and not path.is_file() and not path.is_dir()
+        if special or str(path).startswith(("/dev/", "/proc/")):
+            raise UserError(f"{path} is no file that can be read twice; give a text file")
         next(iter_lines(path), None)  # raises a UserError for an unreadable file
     inputs = {split: sha256_of(path) for split, path in texts.items()}
     settings = {"command": "prepare-lm", **text.flags, "inputs": inputs}

@@ -23,11 +23,7 @@ _INNER_SIGNS = {
 }
 """Signs that belong to a word between its letters, by language. In others it is ’ alone: Moses has
 rules for ' of English, French and Italian, but not for this apostrophe."""
-LANGUAGES_WITH_INNER_SIGNS = frozenset(_INNER_SIGNS)
-"""Languages in which other signs than ’ belong to a word."""
-INNER_SIGNS = "'’‘·:\"׳״"
-"""The signs that can belong to a word, as a class of ``regex``."""
-_HIDDEN = {ord(sign): chr(0xFDD0 + number) for number, sign in enumerate(INNER_SIGNS)}
+_HIDDEN = {ord(sign): chr(0xFDD0 + number) for number, sign in enumerate("'’‘·:\"׳״")}
 _SHOWN = {ord(hidden): chr(sign) for sign, hidden in _HIDDEN.items()}
 PARTS_OF_WORDS = "".join(_HIDDEN.values()) + r"՛՜՞\U0001f1e6-\U0001f1ff\p{Emoji_Modifier}"
 """Characters that belong to what is before them, as a class of ``regex``: hidden signs, Armenian

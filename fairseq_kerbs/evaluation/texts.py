@@ -17,9 +17,10 @@ _SUBWORD = re.compile(r"@@(?: |$)")
 _PIECE = re.compile(r"@@(?: |$)|^\s*▁")
 _CONTRACTIONS = "'(?:s|t|re|ve|ll|d|m)"
 _WITH_SPACE = re.compile(rf" (?:[.,。{CLOSING_MARKS}]|{_CONTRACTIONS})(?: |$)", re.MULTILINE)
-# a full stop inside a line may be that of an abbreviation, which tokens keep
+# A full stop inside a line may be that of an abbreviation, which tokens keep. Contractions are not
+# counted, as Dutch tokens such as foto's look like them.
 _WITHOUT_SPACE = re.compile(
-    rf"[^\s.](?:,(?= )|[.,。{CLOSING_MARKS}]$|{_CONTRACTIONS}\b)", re.MULTILINE
+    rf"[^\s.](?:,(?!\d)|\.[\"'”’»)\]]*\s*$|[。{CLOSING_MARKS}])", re.MULTILINE
 )
 _UNKNOWN = "<<unk>>"
 """What fairseq-generate prints for a word of a reference that the dictionary lacks."""
@@ -65,8 +66,9 @@ def detokenize_lines(
 def tokenized(lines: Sequence[str]) -> bool:
     """Whether a text is of tokens.
 
-    A line has subwords, or more full stops, commas and ends of English contractions have a space
-    before them than not. A single space before a comma is an error of the writer.
+    A line has subwords, or more full stops and commas have a space before them than not, where the
+    end of an English contraction with a space counts as well. A single space before a comma is an
+    error of the writer.
     """
     if any(map(_PIECE.search, lines)):
         return True

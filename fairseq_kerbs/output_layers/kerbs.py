@@ -193,8 +193,9 @@ class KerbsOutputLayer(OutputLayer):
     def posterior(self, found: LookedUp, contexts: Tensor) -> Tensor:
         """As :meth:`.OutputLayer.posterior`, by the fastest of three ways.
 
-        Decoding uses the norms and θ that :meth:`log_probs` has prepared. Training on a GPU
-        compiles :func:`posterior_weights`. Otherwise that is called as it is.
+        Decoding uses the norms and θ that :meth:`log_probs` has prepared. Training position by
+        position on a GPU compiles :func:`posterior_weights`, where that pays. Otherwise it is
+        called as it is.
         """
         prepared = None if torch.is_grad_enabled() else self._known(contexts.dtype)[1]
         if prepared is None:

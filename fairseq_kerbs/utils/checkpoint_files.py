@@ -1,4 +1,4 @@
-"""Names of fairseq's checkpoints, and whether a file is a whole one. None of them is loaded."""
+"""Names of fairseq's checkpoints, and checks of their files and parameters. No file is loaded."""
 
 from __future__ import annotations
 

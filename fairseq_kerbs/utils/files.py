@@ -8,6 +8,7 @@ import hashlib
 import json
 import logging
 import os
+import sys
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -100,17 +101,24 @@ def atomic_write(path: Path | str, mode: str = "w") -> Iterator[Any]:
     """
     path = Path(path)
     text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+    if str(path) == STDOUT:
+        # opened by name, a file that it is redirected to would lose what is there already
+        sys.stdout.flush()
+        with os.fdopen(os.dup(1), mode, **text) as stream:
+            yield stream
+        return
     places = (path.absolute(), path.readlink() if path.is_symlink() else path)
     special = any(str(place).startswith(("/dev/", "/proc/")) for place in places)
     if path.exists() and (special or not path.is_file()):
         with path.open(mode, **text) as stream:
             yield stream
         return
+    compressed = path.suffix == ".gz"
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=path.parent) as folder:
         partial_file = Path(folder, path.name)
-        if path.suffix == ".gz":
+        if compressed:
             with gzip.open(partial_file, mode if "b" in mode else "wt", **text) as stream:
                 yield stream
         else:

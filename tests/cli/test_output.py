@@ -1,12 +1,13 @@
 """What commands print."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from fairseq_kerbs.cli import output
 from tests.helpers.cli import Capsys
-from tests.helpers.commands import run
+from tests.helpers.commands import PROGRAMS, run
 
 
 def test_no_control_character_of_a_word_reaches_the_terminal(capsys: Capsys) -> None:
@@ -37,5 +38,15 @@ def test_output_is_utf8_or_a_file(
 def test_a_minus_is_standard_output(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("Schöne Grüße , Anna !\n")
     detokenize = ("fairseq-kerbs", "detokenize", "--lang", "de", tmp_path / "text")
-    assert run(*detokenize, "-o", "-") == "Schöne Grüße, Anna!\n"
-    assert [file.name for file in tmp_path.iterdir()] == ["text"]
+    for name in ("-", "/dev/stdout"):
+        assert run(*detokenize, "-o", name) == "Schöne Grüße, Anna!\n"
+        with (tmp_path / "out").open("w+") as out:  # a file that other commands write to as well
+            print("first", file=out, flush=True)
+            command = [PROGRAMS / "fairseq-kerbs", *detokenize[1:], "-o", name]
+            subprocess.run(command, stdout=out, check=True)
+            print("last", file=out, flush=True)
+            out.seek(0)
+            assert out.read() == "first\nSchöne Grüße, Anna!\nlast\n"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["out", "text"]
+    refused = run("fairseq-kerbs", "convert", "a.pt", "--data", "b", "-o", "-", status=2)
+    assert "- is no file, and this command prints other lines; name a file" in refused

@@ -185,6 +185,7 @@ def test_what_is_not_whole_is_refused(lines: list[str], said: str) -> None:
         (["0\t-0.25\tThis is it .", "1\t-0.1\tb"], "begins with a score"),  # sed 's/^D-//'
         (["H-1\tHello !", "", "H-0\tNo"], "lines without their scores"),  # cut -f1,3
         (["D-0\tHello !"], "lines without their scores"),
+        (["H-0\t-0.25", "H-1\t-0.5"], "is truncated: line 1 ends before its text"),  # cut -f1,2
         (["H-0 -0.25 Hello !", "H-1 -0.5 No"], "without their tabs"),
         (["Hello!\tHello#1:0.9031 !#2:1.0000", "No\tNo#1:1.0000"], "has senses after each text"),
     ],

@@ -121,11 +121,18 @@ def test_combining_marks_are_parts_of_words() -> None:
 
 def test_apostrophes_are_parts_of_words_where_the_language_has_them() -> None:
     Path("a.en").write_text("five\n")
-    for suffix, words in (("uk", ["п'ять"]), ("fr", ["п", "'", "ять"])):
-        Path(f"a.{suffix}").write_text("П'ять\n")
+    for suffix, text, words in (
+        ("uk", "П'ять", ["п'ять"]),
+        ("ca", "L'home col·lecció", ["l", "'", "home", "col·lecció"]),
+        ("fr", "L'homme", ["l", "'", "homme"]),
+        ("hy", "տունը՞", ["տունը", "՞"]),
+        ("fi", "EU:n", ["eu", ":", "n"]),
+    ):
+        Path(f"a.{suffix}").write_text(f"{text}\n")
         lines, others = parallel_words(Path("a.en"), Path(f"a.{suffix}"))
         assert others == [words]
-    assert gold_of_translations(lines, [["п'ять"]], [0]) == [(0, 0, "five", "п'ять")]
+    for sense in ("п'ять", "col·lecció"):
+        assert gold_of_translations(lines, [[sense]], [0]) == [(0, 0, "five", sense)]
     assert gold_of_translations(lines, [["'п"]], [0]) == []
 
 

@@ -159,15 +159,34 @@ def test_new_text_is_prepared_as_the_record_says(raw: Path, tmp_path: Path) -> N
             lines = read_lines(raw / f"test.{language}")
             assert [segment(tokenize(line, **rules)) for line in lines] == made[-1]
     assert len({tuple(text) for text in made}) == 8
-    moved = tmp_path / "elsewhere" / "bin"
-    moved.parent.mkdir()
-    (dest / "bin").rename(moved)
-    for link, place in ((dest / "bin", moved), (tmp_path / "link", dest / "bin")):
-        link.symlink_to(place)
-        assert prepare.target_rules(link, "en") == "en"
-    prepare.preparation_of(dest / "bin", "en")
     with pytest.raises(UserError, match=r"preparation\.json does not describe how"):
         prepare.preparation_of(dest / "bin", "fr")
+
+
+def test_the_record_of_a_linked_folder_is_found(tmp_path: Path) -> None:
+    """Whether the folder was moved away, or a link to it has another place; a link to a link."""
+    for name, rules in (("one", "fr"), ("two", "it")):
+        (tmp_path / name).mkdir()
+        text = prepare.ParallelText("", "", (), "de", "en", target_moses=rules)
+        write_json(tmp_path / name / prepare.NAME, text.flags)
+    moved = tmp_path / "elsewhere" / "bin"
+    moved.mkdir(parents=True)
+    (tmp_path / "two" / "bin").mkdir()
+    for link, place in (
+        ("one/bin", moved),
+        ("link", tmp_path / "one" / "bin"),
+        ("one/data", tmp_path / "two" / "bin"),
+        ("one/relative", Path("../two/bin")),
+    ):
+        (tmp_path / link).symlink_to(place)
+    for folder, rules in (
+        ("one/bin", "fr"),
+        ("link", "fr"),
+        ("one/data", "it"),
+        ("one/relative", "it"),
+        ("elsewhere/bin", "en"),
+    ):
+        assert prepare.target_rules(tmp_path / folder, "en") == rules
 
 
 def test_folder_in_use_or_of_other_things_is_untouched(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -306,9 +325,10 @@ def test_splits_are_found_by_name_or_named(wiki: Path, tmp_path: Path) -> None:
     none = tmp_path / "none"
     with pytest.raises(UserError, match="none: no such file"):
         prepare.prepare_language(tmp_path / "dest", train=none, valid=none, test=none)
-    os.mkfifo(pipe := tmp_path / "pipe")
-    with pytest.raises(UserError, match="pipe is a pipe, which can be read only once"):
-        prepare.prepare_language(tmp_path / "dest", train=pipe, valid=pipe, test=pipe)
+    os.mkfifo(tmp_path / "pipe")
+    for special in (tmp_path / "pipe", Path("/dev/stdin"), Path("/dev/null")):
+        with pytest.raises(UserError, match=f"{special.name} is no file that can be read twice"):
+            prepare.prepare_language(tmp_path / "dest", train=special, valid=special, test=special)
     assert not (tmp_path / "dest").exists()
 
 

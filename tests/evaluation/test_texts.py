@@ -67,11 +67,17 @@ def test_pieces_of_every_kind_of_line_are_joined(tmp_path: Path) -> None:
         ("यह घर है ।", True),
         ("a d@@ og", True),
         ("▁a ▁d og", True),
-        ("At 5 Mr. Smith , of the U.S. army , left .", True),
+        ("Mr. A. B. Smith left .", True),  # abbreviations keep their full stops
         ("Wait ...\nAnd then ... he left .", True),
+        ("I do n't know .", True),  # of the Penn Treebank
+        ("De auto's en foto's zijn mooi .", True),  # Dutch, where 's belongs to the word
+        ("Mr. Smith , of 1,000 men", True),
         ("One , two.\nThree, four.", False),  # an error of the writer
-        ("It was 12.\nAnna 's.", False),
+        ("It's so , he said, and she said", False),
+        ('She left."\n(He left.) \nThey , too', False),
+        ("It was 12.\nHe , too", False),
         ("यह घर है।\nयह घर है ।\nनहीं।", False),
+        ("مرحبا، كيف الحال\nمرحبا ، كيف", False),
     ],
 )
 def test_raw_text_is_told_from_tokens(line: str, is_tokenized: bool) -> None:

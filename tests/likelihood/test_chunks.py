@@ -130,6 +130,9 @@ def test_sizes_of_chunks_on_a_cpu() -> None:
     assert chunk_size(1000, w, compiled=False, cpu_tokens=128) == 128
     assert chunk_size(1000, torch.empty(200_000, 1), compiled=False) == 160
     assert chunk_size(1000, torch.empty(10**7, 1), compiled=True) == 32
+    # the products are in float32, or in float64
+    wide, half = (torch.empty(200_000, 1, dtype=kind) for kind in (torch.float64, torch.bfloat16))
+    assert [chunk_size(1000, w, compiled=False) for w in (wide, half)] == [64, 160]
 
 
 @pytest.mark.parametrize("word_of_sense", [[0, 1, 2, 1], [2, 0, 0, 1, 1, 2], [0, 1, 1, 2, 1, 2]])

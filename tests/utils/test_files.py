@@ -68,6 +68,11 @@ def test_text_named_gz_is_compressed_and_read_again(tmp_path: Path) -> None:
         stream.write(f"{1 / 0}")
     assert read_lines(path) == ["new"]
     assert [file.name for file in tmp_path.iterdir()] == ["text.gz"]
+    link = tmp_path / "link.gz"
+    link.symlink_to("plain")  # by whose name nobody reads it here
+    with atomic_write(link) as stream:
+        stream.write("text\n")
+    assert read_lines(link) == ["text"]
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
