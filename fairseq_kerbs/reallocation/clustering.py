@@ -105,10 +105,7 @@ class ContextSample:
         counts = torch.where(counts >= LEAST_CONTEXTS, counts, 0).cpu()
         counts[:special] = 0
         rows = memory // (2 * dim)
-        # the largest ``most`` with Σ min(most, counts) ≤ rows
-        ordered = counts.sort().values
-        limits = (rows - ordered.cumsum(0) + ordered) // torch.arange(len(counts), 0, -1)
-        most = min(most, int(limits.max()))
+        most = min(most, _equal_limit(counts, rows))
         words = int((counts > 0).sum())
         if words and most < LEAST_CONTEXTS:
             need = f"{2e-9 * dim * LEAST_CONTEXTS * words:.2g} GB for {LEAST_CONTEXTS} contexts"
@@ -189,6 +186,19 @@ class ContextSample:
         """Rows of :attr:`kept` that have a context of a word."""
         start = int(self.start[word])
         return slice(start, start + int(self.size[word].minimum(self.seen[word])))
+
+
+def _equal_limit(counts: Tensor, rows: int) -> int:
+    """The largest m with Σ_v min(m, counts_v) ≤ rows: of a word at most m contexts fit, [V] -> m.
+
+    If the i smallest counts stay as they are, the other words divide the remaining rows. The
+    largest of these quotients over i is m: a smaller i gives rows to words that do not need them,
+    and a larger one leaves too few to the others.
+    """
+    ordered = counts.sort().values
+    unlimited = ordered.cumsum(0) - ordered  # rows of the i smallest, for i = 0 … V − 1
+    others = torch.arange(len(counts), 0, -1)
+    return int(((rows - unlimited) // others).max())
 
 
 def whiten(sample: ContextSample) -> tuple[Tensor, Tensor]:
