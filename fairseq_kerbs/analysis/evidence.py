@@ -17,7 +17,7 @@ from fairseq_kerbs.analysis.alignment import align
 from fairseq_kerbs.analysis.function_words import FunctionWords
 from fairseq_kerbs.analysis.names import is_dialog
 from fairseq_kerbs.analysis.occurrences import all_tokens, real_words
-from fairseq_kerbs.analysis.words import has_letter
+from fairseq_kerbs.analysis.words import has_letter, of_sentencepiece
 from fairseq_kerbs.checkpoints.contexts import TAG_OF_A_LINE, batches
 from fairseq_kerbs.data.gold import STEMMERS, Occurrence, merge_forms, occurrence_of, stemmer
 from fairseq_kerbs.data.languages import base_language
@@ -71,6 +71,9 @@ class ParallelLines:
         sources: dict[int, list[str]] = {}
         places: dict[int, dict[int, int]] = {}  # in the words of the line, of each column
         self.translated = False  # whether there is a source side, in another language
+        target_words = task.target_dictionary
+        of_target = of_sentencepiece(target_words.symbols)
+        of_source = of_sentencepiece(task.source_dictionary.symbols)
         for batch in batches(task, split):
             inputs = batch["net_input"]
             if "prev_output_tokens" not in inputs:
@@ -78,9 +81,10 @@ class ParallelLines:
             numbers = batch["id"].tolist()
             own_rows = inputs["src_tokens"].tolist()
             for number, row, own in zip(numbers, batch["target"].tolist(), own_rows):
-                words[number], tokens = all_tokens(row, task.target_dictionary)
+                words[number], tokens = all_tokens(row, target_words, of_target)
                 places[number] = {column: place for column, place, _ in tokens}
-                sources[number] = real_words(own, task.source_dictionary)[0]
+                read = real_words(own, task.source_dictionary, sentencepiece=of_source)
+                sources[number] = read[0]
         order = sorted(words)
         text = [[word.lower() for word in words[number]] for number in order]
         other = [[word.lower() for word in sources[number]] for number in order]

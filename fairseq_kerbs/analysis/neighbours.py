@@ -231,7 +231,9 @@ def find_neighbours(
     alone = set(wanted).difference(*(cluster.words for cluster in clusters))
     if alone:
         names = ", ".join(sorted(symbols[word] for word in alone))
-        raise UserError(f"--word: {names}: in no cluster, as no other word is similar enough")
+        raise UserError(
+            f"--word: {names}: in no cluster, as no other word is similar enough; name another word"
+        )
     numbers = [
         n for n, cluster in enumerate(clusters) if not wanted or {*wanted} & {*cluster.words}
     ]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pandas import DataFrame
 from torch import Tensor
 
-from fairseq_kerbs.analysis.words import joined_words, word_of_piece
+from fairseq_kerbs.analysis.words import joined_words, of_sentencepiece, word_of_piece
 from fairseq_kerbs.checkpoints.contexts import (
     MOST_LOG_PROBS,
     no_words,
@@ -32,34 +32,39 @@ Numbers = NDArray[np.int64]
 
 
 def real_words(
-    tokens: Sequence[int], dictionary: Any, joined: bool = True
+    tokens: Sequence[int],
+    dictionary: Any,
+    joined: bool = True,
+    sentencepiece: bool | None = None,
 ) -> tuple[list[str], list[tuple[int, int]]]:
     """Words of a sentence, and the column and place of those that are a single token.
 
-    Padding and the end of the sentence are left out. Pieces are words unless ``joined``.
+    Padding and the end of the sentence are left out. Pieces are words unless ``joined``. For
+    ``sentencepiece`` see :func:`.word_of_piece`.
     """
     skipped = dictionary.pad(), dictionary.eos()
     columns = [at for at, token in enumerate(tokens) if token not in skipped]
     symbols = [dictionary[tokens[column]] for column in columns]
     if not joined:
         return symbols, list(zip(columns, range(len(symbols))))
-    words, places = joined_words(symbols)
+    words, places = joined_words(symbols, sentencepiece)
     return words, [(columns[at], place) for place, at in enumerate(places) if at is not None]
 
 
 def all_tokens(
-    tokens: Sequence[int], dictionary: Any
+    tokens: Sequence[int], dictionary: Any, sentencepiece: bool | None = None
 ) -> tuple[list[str], list[tuple[int, int, bool]]]:
     """Words of a sentence with pieces joined, and its tokens: column, place and piece.
 
     The place is that of the word in the sentence. A token that is not a whole word is a piece.
-    Padding and the end of the sentence are left out.
+    Padding and the end of the sentence are left out. For ``sentencepiece`` see
+    :func:`.word_of_piece`.
     """
-    words, singles = real_words(tokens, dictionary)
+    words, singles = real_words(tokens, dictionary, sentencepiece=sentencepiece)
     whole = dict(singles)
     skipped = dictionary.pad(), dictionary.eos()
     columns = [at for at, token in enumerate(tokens) if token not in skipped]
-    places = word_of_piece([dictionary[tokens[column]] for column in columns])
+    places = word_of_piece([dictionary[tokens[column]] for column in columns], sentencepiece)
     return words, [(column, place, column not in whole) for column, place in zip(columns, places)]
 
 
@@ -123,6 +128,9 @@ def read_text(
     sample = extras.sample
     layer = getattr(model.decoder, "output", None)
     two_sided = hasattr(model, "encoder")
+    target_words = task.target_dictionary
+    of_target = of_sentencepiece(target_words.symbols)
+    of_source = two_sided and of_sentencepiece(task.source_dictionary.symbols)
     requested = torch.tensor(list(extras.words), dtype=torch.long)
     step = 1
     lines: dict[int, list[str]] = {}
@@ -133,9 +141,9 @@ def read_text(
     for index, (batch, target, vectors, log_probs) in enumerate(steps):
         rows = target.tolist()
         if extras.pieces:
-            texts = [all_tokens(row, task.target_dictionary) for row in rows]
+            texts = [all_tokens(row, target_words, of_target) for row in rows]
         else:
-            texts = [_whole_words(row, task.target_dictionary, joined) for row in rows]
+            texts = [_whole_words(row, target_words, joined, of_target) for row in rows]
         numbers = batch["id"].tolist()
         places = [
             (row, column, number, place, is_piece)
@@ -153,7 +161,10 @@ def read_text(
         lines |= dict(zip(numbers, (text for text, _ in texts)))
         if two_sided:
             inputs = batch["net_input"]["src_tokens"].tolist()
-            read = (real_words(own, task.source_dictionary)[0] for own in inputs)
+            read = (
+                real_words(own, task.source_dictionary, sentencepiece=of_source)[0]
+                for own in inputs
+            )
             sources |= dict(zip(numbers, read))
         table = {"line": line, "place": place, "entry": entry}
         if extras.pieces:
@@ -197,10 +208,10 @@ def without_pieces(text: Text, requested: NDArray[np.bool_]) -> Text:
 
 
 def _whole_words(
-    tokens: Sequence[int], dictionary: Any, joined: bool
+    tokens: Sequence[int], dictionary: Any, joined: bool, sentencepiece: bool
 ) -> tuple[list[str], list[tuple[int, int, bool]]]:
     """As :func:`all_tokens`, without pieces."""
-    words, singles = real_words(tokens, dictionary, joined)
+    words, singles = real_words(tokens, dictionary, joined, sentencepiece)
     return words, [(column, place, False) for column, place in singles]
 
 

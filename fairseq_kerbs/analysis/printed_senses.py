@@ -18,7 +18,8 @@ from fairseq.data.data_utils import collate_tokens
 from fairseq.models import FairseqLanguageModel
 from torch import Tensor
 
-from fairseq_kerbs.analysis.words import joined_words
+from fairseq_kerbs.analysis.words import joined_words, of_sentencepiece
+from fairseq_kerbs.data.generated import read_generated
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.senses import number_senses
 from fairseq_kerbs.utils.errors import UserError
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from fairseq_kerbs.analysis.names import SenseNames
 
 BATCH = 64  # hypotheses of similar length per batch
+LEAST_KNOWN = 0.5
+"""Minimum share of words that the dictionary has. --replace-unk leaves some that it lacks."""
 _LINE = re.compile(r"([SHDP])-(\d+)\t(.*)", re.DOTALL)
 
 
@@ -51,22 +54,33 @@ def with_senses(
         names: names of senses.
 
     Raises:
-        UserError: the output has no hypotheses, or its tokens are not those of the model.
+        UserError: the output has no hypotheses, is truncated, or its tokens are not those of the
+            model.
     """
     lines = [line for line in lines if not line.startswith("K-")]
+    read_generated(lines, name)
     hypotheses = sorted(read_hypotheses(lines, name), key=lambda h: len(h.words))
-    numbers = {task.target_dictionary.index(word) for h in hypotheses for word in h.words}
+    dictionary = task.target_dictionary
+    words = [word for hypothesis in hypotheses for word in hypothesis.words]
+    known = sum(word in dictionary.indices for word in words)
+    if known < LEAST_KNOWN * len(words):
+        raise UserError(
+            f"{name} has {len(words) - known} of {len(words)} words that the model's dictionary "
+            "lacks; give the output of this model"
+        )
+    numbers = {dictionary.index(word) for word in words}
+    sentencepiece = of_sentencepiece(dictionary.symbols)
     labels: dict[str, str] = {}
     forms: set[str] = set()
     if names is not None:
-        labels, forms = _labels(model.decoder.output, task.target_dictionary, names, numbers)
+        labels, forms = _labels(model.decoder.output, dictionary, names, numbers)
     added: dict[int, list[str]] = {}
     for start in progress(range(0, len(hypotheses), BATCH), "senses", " batches"):
         batch = hypotheses[start : start + BATCH]
         for hypothesis, entries in zip(batch, _entries(batch, model, task)):
             sentence = lines[hypothesis.line].partition("\t")[0][2:]
             senses = " ".join(f"{word}#{sense}:{share:.4f}" for word, sense, share in entries)
-            _, places = joined_words([word for word, *_ in entries[:-1]])
+            _, places = joined_words([word for word, *_ in entries[:-1]], sentencepiece)
             single = [entries[at] for at in places if at is not None]
             whole = dict.fromkeys(f"{word}#{sense}" for word, sense, _ in single)
             named = sorted((sense for sense in whole if labels.get(sense)), key=forms.__contains__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, groupby
 from random import Random
@@ -21,6 +22,9 @@ if TYPE_CHECKING:  # print-senses does not need pandas
     from pandas import DataFrame
 
 BPE_MARK = "@@"
+LEAST_MARKED = 0.05
+"""Minimum share of SentencePiece's entries that begin a word. Usually it is a third or more."""
+_OF_SENSE = re.compile(r"#\d+$")  # the number in the name of a sense, such as bank#1
 _FILLER = re.compile(r"madeupword\d{4}")  # fairseq pads dictionaries with these
 
 
@@ -38,9 +42,9 @@ def entry_of(word: str, dictionary: Any) -> str:
     """Entry of a word in fairseq's dictionary: with one of SentencePiece *light* is ``▁light``.
 
     A letter and its accent may be two characters in the word, as some keyboards and file names have
-    them, where the dictionary has one.
+    them, where the dictionary has one, and the reverse.
     """
-    for spelling in (word, composed(word)):
+    for spelling in (word, composed(word), unicodedata.normalize("NFD", word)):
         for entry in (f"{SENTENCEPIECE_MARK}{spelling}", spelling):
             if entry in dictionary.indices:
                 return entry
@@ -59,7 +63,8 @@ def word_numbers(dictionary: Any, words: Sequence[str]) -> list[int]:
     if missing:
         known = []
         for word in missing:
-            cases = (word.lower(), word.capitalize(), word.upper())
+            plain = _OF_SENSE.sub("", word.strip().removeprefix(BPE_MARK))  # as we print names
+            cases = (plain, word.lower(), word.capitalize(), word.upper())
             known += [case for case in cases if case in dictionary.indices][:1]
         where = f"--word: {', '.join(missing)}: not in the dictionary"
         if known:
@@ -74,10 +79,12 @@ def word_numbers(dictionary: Any, words: Sequence[str]) -> list[int]:
 def of_sentencepiece(symbols: Sequence[str]) -> bool:
     """Whether entries are pieces of SentencePiece, of which those that begin a word have a mark.
 
-    Pieces of BPE are not, although a text may have this character.
+    Another text may have this character as well, say for a word to be filled in, but then less than
+    :data:`LEAST_MARKED` of the entries begin with it. Pieces of BPE are none.
     """
-    marked = any(symbol.startswith(SENTENCEPIECE_MARK) for symbol in symbols)
-    return marked and not any(symbol.endswith(BPE_MARK) for symbol in symbols)
+    marked = sum(symbol.startswith(SENTENCEPIECE_MARK) for symbol in symbols)
+    enough = marked > 0 and marked >= LEAST_MARKED * len(symbols)
+    return enough and not any(symbol.endswith(BPE_MARK) for symbol in symbols)
 
 
 def is_always_piece(symbol: str, sentencepiece: bool) -> bool:
@@ -92,36 +99,47 @@ def is_always_piece(symbol: str, sentencepiece: bool) -> bool:
     return symbol.endswith(BPE_MARK)
 
 
-def word_of_piece(pieces: Sequence[str]) -> list[int]:
+def word_of_piece(pieces: Sequence[str], sentencepiece: bool | None = None) -> list[int]:
     """Number of the word that each piece of a sentence belongs to.
 
     A word goes on after a piece of BPE that ends with ``@@``. A word of SentencePiece begins with
     ``▁``.
 
+    Args:
+        pieces: pieces of the sentence.
+        sentencepiece: whether their dictionary is :func:`of_sentencepiece` [whether they are].
+
     >>> word_of_piece(["a", "ban@@", "k"]), word_of_piece(["▁a", "▁ban", "k"])
     ([0, 1, 1], [0, 1, 1])
     """
-    if of_sentencepiece(pieces):
+    if of_sentencepiece(pieces) if sentencepiece is None else sentencepiece:
         begins = [piece.startswith(SENTENCEPIECE_MARK) for piece in pieces]
     else:
         begins = [not piece.endswith(BPE_MARK) for piece in ("", *pieces[:-1])]
     return [number - 1 for number in accumulate([True, *begins[1:]])][: len(pieces)]
 
 
-def joined_words(pieces: Sequence[str]) -> tuple[list[str], list[int | None]]:
+def joined_words(
+    pieces: Sequence[str], sentencepiece: bool | None = None
+) -> tuple[list[str], list[int | None]]:
     """Join pieces to words, with the position of each word, or None for several pieces.
+
+    For ``sentencepiece`` see :func:`word_of_piece`.
 
     >>> joined_words(["a", "ban@@", "k"])
     (['a', 'bank'], [0, None])
     """
     words: list[str] = []
     positions: list[int | None] = []
-    numbers = word_of_piece(pieces)
-    sentencepiece = of_sentencepiece(pieces)
+    if sentencepiece is None:
+        sentencepiece = of_sentencepiece(pieces)
+    numbers = word_of_piece(pieces, sentencepiece)
     for _, group in groupby(range(len(pieces)), numbers.__getitem__):
         own = [*group]
         text = "".join(pieces[at].removesuffix(BPE_MARK) for at in own)
-        words.append(text.removeprefix(SENTENCEPIECE_MARK) or text)
+        if sentencepiece:
+            text = text.removeprefix(SENTENCEPIECE_MARK) or text
+        words.append(text)
         alone = len(own) == 1 and not is_always_piece(pieces[own[0]], sentencepiece)
         positions.append(own[0] if alone else None)
     return words, positions

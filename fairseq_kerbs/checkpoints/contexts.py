@@ -28,6 +28,7 @@ MOST_LOG_PROBS = 8 << 20
 """Maximum number of log-probabilities in memory."""
 TOKENS_PER_BATCH = 4000
 """Maximum number of tokens of a batch, and so of a sentence."""
+ORDER_SEED = 1  # of the order of sentences, as that of batches
 TAG_OF_A_LINE = 1 << 20
 """The tag of a sampled context is its line in the split times this, plus its column."""
 
@@ -108,6 +109,7 @@ def batches(
     Raises:
         UserError: the split is missing or damaged, or has no target side.
     """
+    from fairseq.data.data_utils import numpy_seed
     from fairseq.utils import resolve_max_positions
 
     settings = task.cfg or task.args
@@ -120,7 +122,8 @@ def batches(
         task.load_dataset(split)
         dataset = task.dataset(split)
         if only is not None:
-            order = dataset.ordered_indices()
+            with numpy_seed(ORDER_SEED):  # a training split has another order each time
+                order = dataset.ordered_indices()
             dataset = copy(dataset)
             dataset.ordered_indices = lambda: order[np.isin(order, list(only))]
         epoch = task.get_batch_iterator(

@@ -429,6 +429,15 @@ def largest_difference(first: Any, second: Any, task: Any) -> float:
     return float((scores[0] - scores[1]).abs().max())
 
 
+def _parameters_of(model: Any) -> dict[str, Tensor]:
+    """Copies of a model's parameters and buffers."""
+    state: dict[str, Tensor] = {key: value.clone() for key, value in model.state_dict().items()}
+    for key, value in state.items():
+        if key.endswith("._float_tensor"):
+            value.zero_()  # fairseq leaves it uninitialized, so that equal models would differ
+    return state
+
+
 def write_checkpoint(path: Path, source: SoftmaxModel, converted: Converted) -> None:
     """Write a checkpoint of fairseq with parameters and settings, at update 0."""
     from omegaconf import OmegaConf
@@ -446,7 +455,7 @@ def write_checkpoint(path: Path, source: SoftmaxModel, converted: Converted) -> 
     state = {
         "args": None,
         "cfg": config | {"model": converted.settings},
-        "model": {key: value.clone() for key, value in converted.model.state_dict().items()},
+        "model": _parameters_of(converted.model),
         "criterion": None,
         "optimizer_history": [history],
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},

@@ -49,7 +49,7 @@ from fairseq_kerbs.utils.errors import UserError
 )
 @click.option(
     "--max-senses",
-    type=Whole(min=1),
+    type=Whole(min=1, max=100),
     metavar="N",
     default=4,
     help="maximum number of senses of a word",
@@ -88,7 +88,7 @@ from fairseq_kerbs.utils.errors import UserError
 )
 @click.option(
     "--gap",
-    type=Number(min=0.001),
+    type=Number(min=0.001, max=100),
     metavar="NATS",
     default=1.0,
     help="with --data: maximum preference of a sense for its cluster. A larger value separates "

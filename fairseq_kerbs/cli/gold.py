@@ -44,7 +44,7 @@ def least_share_option(default: float) -> Callable[[Any], Any]:
     """``--least-share``, below which a sense is left out."""
     return click.option(
         "--least-share",
-        type=Number(min=0),
+        type=Number(min=0, max=1),
         metavar="F",
         default=default,
         help="minimum share of a sense in these occurrences",

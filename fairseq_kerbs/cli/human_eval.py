@@ -27,7 +27,7 @@ from fairseq_kerbs.cli.texts import (
     system_option,
 )
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import atomic_write
+from fairseq_kerbs.utils.files import atomic_write, check_can_write
 
 
 @click.group(
@@ -116,6 +116,13 @@ def export(
     contents[key] = drawn.as_json()
     if key.resolve().is_relative_to(sheets.resolve()):
         raise UserError(f"--key: {key} lies in --sheets; put it where raters do not see it")
+    check_can_write(sheets, "--sheets", folder=True)
+    others = sorted(str(path) for path in {*sheets.glob("rater*.csv")} - {*contents})
+    if others:  # which belong to another key
+        raise UserError(
+            f"--sheets: {sheets} has sheets of another export, {', '.join(others)}; name another "
+            "folder, or remove them"
+        )
     there = [str(path) for path in contents if path.exists()]
     if there and not force:
         raise UserError(f"{', '.join(there)} exist already; use --force to replace them")

@@ -137,6 +137,13 @@ def neighbours(
             f"--least {least}: fewer than two words occur as often in the training data; give a "
             "smaller number"
         )
+    left_out = [entries[number] for number in wanted if not compared[number]]
+    if left_out:
+        pieces = ", or a piece of words, which --joined leaves out" if joined else ""
+        raise UserError(
+            f"--word: {', '.join(left_out)}: less than --least {least} times in the training data, "
+            f"or a special symbol{pieces}; give a smaller --least, or another word"
+        )
     text = None
     if trained.task is not None:
         text = _predictions(trained, split, joined)

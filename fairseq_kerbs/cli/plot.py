@@ -85,7 +85,7 @@ def save(figure: Any, output: Path, name: str) -> None:
 )
 @click.option(
     "--most",
-    type=Whole(min=2),
+    type=Whole(min=2, max=100_000),
     metavar="N",
     default=300,
     help="maximum number of contexts of a word, drawn at random",
@@ -158,7 +158,8 @@ def contexts(
 
         word = _one_word(panels)
         trained = read_model(path, data, trust=trust_checkpoint)
-        drawn = contexts_by_sense(trained, data, split or "train", word, most, projection)
+        split = "train" if split is None else split
+        drawn = contexts_by_sense(trained, data, split, word, most, projection)
     write_files(json_file, csv_file, drawn.result, drawn.csv)
     if drawn.text:
         show(drawn.text)

@@ -47,7 +47,10 @@ def main(argv: Sequence[str] | None = None, group: Any = None, name: str = "fair
 
 
 def _write_utf8() -> None:
-    """Write UTF-8 in any locale, as the texts that we read."""
+    """Write UTF-8 in any locale, as the texts that we read, or nowhere if output is closed."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell, as by >&-
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     if isinstance(sys.stderr, io.TextIOWrapper):

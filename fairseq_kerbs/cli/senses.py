@@ -188,9 +188,11 @@ def senses(
         train = trained
         if train_data is not None:
             train = read_model(checkpoint, train_data, trust=trust_checkpoint)
-        found = _compare_with_gold(trained, train, gold, split or "test", words, top)
+        found = _compare_with_gold(
+            trained, train, gold, "test" if split is None else split, words, top
+        )
     elif trained.task is not None:
-        found = Found(_names_of(trained, split or "train", words), words)
+        found = Found(_names_of(trained, "train" if split is None else split, words), words)
     report = reports.build_report(
         found.names,
         trained.layer,
@@ -212,7 +214,7 @@ def senses(
         if by_number_of_senses:
             show(f"\n{drawn_words(groups, words_each, seed)}".removesuffix("\n"))
         if table is not None:
-            as_csv = table.suffix == ".csv"
+            as_csv = table.suffix.lower() == ".csv"
             write_output(table, drawn_words(groups, words_each, seed, csv=as_csv))
 
 
@@ -299,7 +301,7 @@ def _compare_with_gold(
 def _words_by_number(trained: Trained, data: Path | None, with_pieces: bool) -> Any:
     """Words of Table 6; where there are data, those that stand alone in the training data."""
     from fairseq_kerbs.analysis.occurrences import real_words
-    from fairseq_kerbs.analysis.words import words_by_number_of_senses
+    from fairseq_kerbs.analysis.words import of_sentencepiece, words_by_number_of_senses
     from fairseq_kerbs.checkpoints.contexts import batches
 
     layer, dictionary, _, task = trained
@@ -312,7 +314,12 @@ def _words_by_number(trained: Trained, data: Path | None, with_pieces: bool) -> 
             )
         read = batches(task, "train", "--by-number-of-senses")
         rows = (row for batch in read for row in batch["target"].tolist())
-        known = {row[column] for row in rows for column, _ in real_words(row, dictionary)[1]}
+        pieces = of_sentencepiece(dictionary.symbols)
+        known = {
+            row[column]
+            for row in rows
+            for column, _ in real_words(row, dictionary, sentencepiece=pieces)[1]
+        }
     return words_by_number_of_senses(
         layer.senses_per_word().tolist(),
         dictionary.symbols,

@@ -327,6 +327,8 @@ def show_examples(
     Choose lines of a test set by a rule and print source, reference and every system's answer, as
     in Tables 3 and 4 of the paper.
     """
+    if baseline is not None and choose != "best":
+        raise UserError("--baseline is for --choose best; give that, or leave it out")
     from fairseq_kerbs.evaluation.examples import as_markdown, as_text, rule_text, side_by_side
     from fairseq_kerbs.evaluation.texts import read_texts
 

@@ -36,6 +36,8 @@ _INVISIBLE = {0x200B: " ", **dict.fromkeys((0xFEFF, 0xAD, 0x2060, 0x61C, 0x200E,
 _MARKS = rf"\p{{M}}\u200c\u200d{typography.PARTS_OF_WORDS}"
 _MARK = regex.compile(f"[{_MARKS}]")
 
+_PIECE = re.compile(r"\s*▁(?!▁)")
+
 SENTENCEPIECE_MARK = "▁"
 """The mark of a piece of SentencePiece that begins a word, U+2581."""
 
@@ -157,15 +159,26 @@ def load_bpe(codes: Path, vocabulary: Path | None = None, threshold: int = 0) ->
 
 
 def in_sentencepieces(line: str) -> bool:
-    """Whether a line is in pieces of SentencePiece, which begin with a mark."""
-    return line.lstrip().startswith(SENTENCEPIECE_MARK)
+    """Whether a line is in pieces of SentencePiece, which begin with a mark.
+
+    Several marks are none: ``▁▁▁`` stands for a word to be filled in.
+    """
+    return _PIECE.match(line) is not None
 
 
-def join_subwords(line: str) -> str:
+def text_in_sentencepieces(lines: Iterable[str]) -> bool:
+    """Whether half of the lines of a text that are not blank are :func:`in_sentencepieces`."""
+    filled = [line for line in lines if line.strip()]
+    marked = sum(map(in_sentencepieces, filled))
+    return marked > 0 and 2 * marked >= len(filled)
+
+
+def join_subwords(line: str, sentencepiece: bool | None = None) -> str:
     """Join subwords to words, as fairseq's ``--remove-bpe``.
 
-    A line that begins with the mark of SentencePiece is joined as by ``=sentencepiece``.
+    Pieces of SentencePiece are joined as by ``=sentencepiece``. Whether a line is in such pieces,
+    ``sentencepiece`` says [whether it begins with their mark].
     """
-    if in_sentencepieces(line):
+    if in_sentencepieces(line) if sentencepiece is None else sentencepiece:
         return "".join(line.split()).replace(SENTENCEPIECE_MARK, " ").strip()
     return (line + " ").replace("@@ ", "").rstrip(" ")

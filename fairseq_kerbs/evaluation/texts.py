@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairseq_kerbs.data.generated import GeneratedOutput, Part, read_generated
-from fairseq_kerbs.data.tokens import detokenize, in_sentencepieces, join_subwords
+from fairseq_kerbs.data.tokens import detokenize, join_subwords, text_in_sentencepieces
 from fairseq_kerbs.data.typography import CLOSING_MARKS
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 
 _SUBWORD = re.compile(r"@@(?: |$)")
-_PIECE = re.compile(r"@@(?: |$)|^\s*▁")
 _CONTRACTIONS = "'(?:s|t|re|ve|ll|d|m)"
 _WITH_SPACE = re.compile(rf" (?:[.,。{CLOSING_MARKS}]|{_CONTRACTIONS})(?: |$)", re.MULTILINE)
 # A full stop inside a line may be that of an abbreviation, which tokens keep. Contractions are not
@@ -59,7 +58,8 @@ def detokenize_lines(
     if output is None:
         if keep_raw and not unescape and not tokenized(lines):
             return list(lines)
-        return [_raw(line, language, unescape) for line in lines]
+        pieces = text_in_sentencepieces(lines)
+        return [_raw(line, language, unescape, pieces) for line in lines]
     return _raw_texts(output, "H", language, unescape, sentences=sentences, fill=fill)
 
 
@@ -70,7 +70,7 @@ def tokenized(lines: Sequence[str]) -> bool:
     end of an English contraction with a space counts as well. A single space before a comma is an
     error of the writer.
     """
-    if any(map(_PIECE.search, lines)):
+    if any(map(_SUBWORD.search, lines)) or text_in_sentencepieces(lines):
         return True
     text = "\n".join(lines)
     with_space, without = (
@@ -125,15 +125,17 @@ def _raw_texts(
 ) -> list[str]:
     """Raw text of each sentence of an output, see :func:`read_texts`."""
     texts = output.texts(part, sentences, fill=fill)
+    pieces = text_in_sentencepieces(texts)
     if output.is_raw:  # by --tokenizer alone, the text of pieces is still in pieces
-        return [join_subwords(text) if in_sentencepieces(text) else text for text in texts]
-    return [_raw(text, language, unescape) for text in texts]
+        return [join_subwords(text) if pieces else text for text in texts]
+    return [_raw(text, language, unescape, pieces) for text in texts]
 
 
-def _raw(tokens: str, language: str, unescape: bool) -> str:
-    if in_sentencepieces(tokens):  # of raw text
-        return join_subwords(tokens)
-    return detokenize(join_subwords(tokens), language=language, unescape=unescape)
+def _raw(tokens: str, language: str, unescape: bool, sentencepiece: bool) -> str:
+    if sentencepiece:  # of raw text
+        return join_subwords(tokens, sentencepiece)
+    words = join_subwords(tokens, sentencepiece)
+    return detokenize(words, language=language, unescape=unescape)
 
 
 def shown(text: str) -> str:

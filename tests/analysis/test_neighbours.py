@@ -143,6 +143,11 @@ def test_clusters_of_given_words() -> None:
         ("--compare nowhere.pt", "there is no checkpoint nowhere.pt"),
         ("--similarity angle", "invalid value for '--similarity': 'angle' is not one of"),
         ("--least 999999", "--least 999999: fewer than two words"),
+        ("--least 60 --word Anna", "--word: Anna: less than --least 60 times in the training"),
+        (
+            "--joined --word <unk>",
+            "or a special symbol, or a piece of words, which --joined leaves",
+        ),
     ],
 )
 def test_mistakes_are_one_sentence(

@@ -10,9 +10,11 @@ from fairseq_kerbs.analysis.function_words import FunctionWords
 from fairseq_kerbs.analysis.occurrences import Extras, read_text
 from fairseq_kerbs.analysis.words import (
     joined_words,
+    of_sentencepiece,
     part_of_a_word,
     sense_numbers,
     sense_of,
+    word_of_piece,
 )
 from fairseq_kerbs.checkpoints import contexts as passes
 from fairseq_kerbs.checkpoints import load_model_and_task
@@ -74,6 +76,11 @@ def test_pieces_of_sentencepiece_are_joined() -> None:
     assert joined_words([]) == ([], [])
     # a text with this character, in pieces of BPE
     assert joined_words(["a", "▁", "ban@@", "k"]) == (["a", "▁", "bank"], [0, 1, None])
+    # a word to be filled in, by the whole dictionary, of which few entries have the mark
+    blank = ["▁▁▁", "is", "a", "bank"]
+    assert not of_sentencepiece([*blank, *(f"w{number}" for number in range(20))])
+    assert joined_words(blank, sentencepiece=False) == (blank, [0, 1, 2, 3])
+    assert word_of_piece(blank, sentencepiece=False) == [0, 1, 2, 3]
     symbols = ["▁the", "▁ban", "k", "<unk>", "</s>"]
     target = torch.tensor([[0, 1, 2, 2, 0, 4], [1, 3, 2, 0, 1, 4]])
     expected = [[0, 1, 1, 1, 0, 0], [0, 1, 1, 0, 0, 0]]

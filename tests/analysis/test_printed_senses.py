@@ -15,6 +15,7 @@ from fairseq_kerbs.cli import main
 from fairseq_kerbs.utils.errors import UserError
 from tests.analysis.conftest import Trained
 from tests.helpers import commands
+from tests.helpers.cli import Capsys
 from tests.helpers.fairseq_fixtures import make_batch, make_model, make_task
 from tests.helpers.reference import naive_logits
 
@@ -64,7 +65,7 @@ def test_a_plain_softmax_has_one_sense_a_word() -> None:
     assert senses == [[(1, 1.0)] * 3] * len(rows)
 
 
-def test_every_hypothesis_has_its_senses(trained: Trained, tmp_path: Path) -> None:
+def test_every_hypothesis_has_its_senses(trained: Trained, tmp_path: Path, capsys: Capsys) -> None:
     """Of fairseq-generate's output, several of a sentence, by the command; a second time too."""
     data = trained.data
     model = trained.kerbs
@@ -95,6 +96,14 @@ def test_every_hypothesis_has_its_senses(trained: Trained, tmp_path: Path) -> No
             check(loaded, sentence[None], [*map(target.index, words)], found)
     assert main([*common, str(with_senses), "-o", str(tmp_path / "again")]) == 0
     assert (tmp_path / "again").read_bytes() == with_senses.read_bytes()
+    text = generated.read_text()
+    cut = text[: text.rindex("S-")]
+    other = re.sub(r"(?m)^([HD]-\d+\t\S+\t)(.*)$", lambda line: line[1] + line[2].upper(), text)
+    for content, sentence in ((cut, "is truncated"), (other, "words that the model's dictionary")):
+        generated.write_text(content)
+        assert main([*common, str(generated), "-o", str(tmp_path / "none")]) == 2
+        assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
 
 
 def test_what_the_pass_cannot_read_is_said() -> None:

@@ -15,6 +15,7 @@ from fairseq_kerbs.analysis.report import (
     build_report,
 )
 from fairseq_kerbs.output_layers import OutputLayer
+from fairseq_kerbs.utils.errors import UserError
 from tests.analysis.conftest import Trained, text_of
 from tests.helpers.cli import Capsys, kerbs
 from tests.helpers.fairseq_fixtures import dictionary, make_model
@@ -32,6 +33,16 @@ def names_of(layer: OutputLayer, *numbers: int) -> SenseNames:
 def test_a_word_with_its_accent_apart_is_found() -> None:
     words = SimpleNamespace(indices={"é": 4, "▁caf\u00e9": 5})
     assert entries.word_numbers(words, ["e\u0301", "cafe\u0301", "café"]) == [4, 5, 5]
+    apart = SimpleNamespace(indices={"e\u0301t": 4})
+    assert entries.word_numbers(apart, ["\u00e9t", "e\u0301t"]) == [4, 4]
+
+
+@pytest.mark.parametrize("name", ["the#1", "@@the", " the ", "The", "@@the#12"])
+def test_a_name_as_it_is_printed_leads_to_its_word(name: str) -> None:
+    words = SimpleNamespace(indices={"the": 4, "C#": 5})
+    with pytest.raises(UserError, match="not in the dictionary; did you mean the\\?"):
+        entries.word_numbers(words, [name])
+    assert entries.word_numbers(words, ["C#"]) == [5]
 
 
 def test_senses_by_deciles_of_frequency() -> None:

@@ -52,5 +52,8 @@ def test_the_model_reads_only_the_sentences_that_are_needed(
     few = contexts_of(model, task, "valid", [word], 3)[word]
     assert len(few) == 3
     assert sum(read) <= 3
+    task.load_dataset("train")  # whose order is another one each time
+    again = [contexts_of(model, task, "train", [word], 9)[word] for _ in range(2)]
+    assert torch.equal(*again)
     nearest = torch.cdist(few.double(), every.double()).min(1).values
     assert nearest.max() < 1e-3 * every.norm(dim=1).mean()

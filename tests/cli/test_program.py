@@ -810,6 +810,11 @@ def test_a_reader_that_goes_away_is_no_error(out: Path) -> None:
     assert (done.returncode, done.stderr) == (141, "")
 
 
+def test_a_closed_output_is_no_error() -> None:
+    shell = f"{sys.executable} -m fairseq_kerbs.cli score --help >&- 2>&-"
+    assert subprocess.run(shell, shell=True, cwd=ROOT, check=False).returncode == 0
+
+
 def test_a_terminated_command_leaves_nothing(tmp_path: Path, monkeypatch: Patch) -> None:
     before = signal.getsignal(signal.SIGTERM)
 

@@ -14,6 +14,12 @@ def test_twenty_words_by_default(tiny_work: Path, tmp_path: Path, capsys: Capsys
         assert len(json.loads(file.read_text())["words"]) == number
 
 
+def test_an_empty_name_of_a_split_is_refused(tiny_work: Path, capsys: Capsys) -> None:
+    """As of a variable of the shell that is not set."""
+    given = ["senses", tiny_work / "model.pt", "--data", tiny_work / "bin"]
+    assert "--split" in kerbs(capsys, *given, "--split", "", status=2)
+
+
 def test_words_of_the_table_stand_anywhere_in_the_training_data(
     tiny_work: Path, tmp_path: Path, capsys: Capsys
 ) -> None:

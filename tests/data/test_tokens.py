@@ -97,6 +97,7 @@ def test_characters_are_normalized() -> None:
         ("▁He llo ▁wor ld .", "Hello world."),
         ("▁ 我 爱 ▁ 你", "我爱 你"),
         ("a ▁ b", "a ▁ b"),  # of a text with this sign
+        ("▁▁▁ is a ban@@ k", "▁▁▁ is a bank"),  # a word to be filled in
         ("", ""),
     ],
 )

@@ -73,3 +73,5 @@ def test_examples_command(tmp_path: Path, capsys: Capsys) -> None:
     assert "\n  Source     drei\n  Reference  a third\n  softmax    one third\n" in text
     kerbs(capsys, *command, "--number", 4, "--output", tmp_path / "o.md", *markdown)
     assert (tmp_path / "o.md").read_text().count("| Source |") == 4
+    refused = kerbs(capsys, *command, "--baseline", "MoS", status=2)
+    assert "--baseline is for --choose best; give that, or leave it out" in refused

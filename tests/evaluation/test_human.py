@@ -210,6 +210,14 @@ def test_export_and_score_commands(tmp_path: Path, capsys: Capsys) -> None:
     assert re.search(r"rater1\.csv.*exist already; use --force", kerbs(capsys, *export, status=2))
     kerbs(capsys, *export, "--force")
     assert {path: path.read_bytes() for path in before} == before  # the seed decides
+    refused = kerbs(
+        capsys, *export, "--force", "--raters", 2, status=2
+    )  # rater3.csv has another key
+    assert f"--sheets: {sheets} has sheets of another export, {sheets}/rater3.csv; name" in refused
+    assert {path: path.read_bytes() for path in before} == before
+    assert "--sheets: /proc cannot be used" in kerbs(
+        capsys, *export, "--sheets", "/proc/sheets", "--key", tmp_path / "k.json", status=2
+    )
     for rater in (1, 2, 3):
         path = sheets / f"rater{rater}.csv"
         rows = parsed(path, ";")

@@ -76,6 +76,8 @@ def test_pieces_of_every_kind_of_line_are_joined(tmp_path: Path) -> None:
         ("It's so , he said, and she said", False),
         ('She left."\n(He left.) \nThey , too', False),
         ("It was 12.\nHe , too", False),
+        ("▁ is the capital.\nThis is a line.", False),  # one line of a text with this sign
+        ("▁▁▁ is the capital .\nThis is a line .", True),
         ("यह घर है।\nयह घर है ।\nनहीं।", False),
         ("مرحبا، كيف الحال\nمرحبا ، كيف", False),
     ],
@@ -85,6 +87,12 @@ def test_raw_text_is_told_from_tokens(line: str, is_tokenized: bool) -> None:
     assert tokenized(lines) == is_tokenized
     kept = detokenize_lines(lines, language="en", name="text", keep_raw=True)
     assert kept == lines if not is_tokenized else kept[1:] != lines[1:]
+
+
+def test_a_blank_to_be_filled_in_is_a_word() -> None:
+    lines = ["▁▁▁ is the capital of France .", "▁ too ,", "This is a line , too .", "And this ."]
+    raw = ["▁▁▁ is the capital of France.", "▁ too,", "This is a line, too.", "And this."]
+    assert detokenize_lines(lines, language="en", name="text") == raw
 
 
 def test_references_with_unknown_words_are_refused(tmp_path: Path) -> None:
