@@ -36,7 +36,16 @@ NAMES = (
 )
 """The papers' tables, which ``--table all`` makes."""
 
-OTHERS = ("layers", "search", "rate_grid", "gao_grid", "reallocation_grid", "lm_grid", "grid")
+OTHERS = (
+    "layers",
+    "search",
+    "rate_grid",
+    "gao_search",
+    "gao_grid",
+    "reallocation_grid",
+    "lm_grid",
+    "grid",
+)
 """Our comparison of output layers, and searches on validation data."""
 
 _OUTPUT_OF_KIND = {"senses": "words.md"}

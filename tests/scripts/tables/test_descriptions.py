@@ -142,12 +142,13 @@ def test_half_of_a_held_out_text_is_prepared(tmp_path: Path) -> None:
 def test_every_kernel_has_as_many_tries_and_its_default_first() -> None:
     tries: dict[str, list[dict[str, float]]] = {}
     for run in runs_of("gao_grid"):
-        if run.column == "lm":
+        if run.column == "mt":
             words = [word for word in shlex.split(run.flags) if word != "--kernel"]
             given = dict(zip(words[1::2], words[2::2]))
             changed = {name[9:]: float(v) for name, v in given.items() if "--kernel-" in name}
             tries.setdefault(words[0], []).append(changed)
-    assert tries.keys() == {name for name in NINE if KERNELS[name].options}
+    bounded = {"rbf", "wav"}  # whose logits are within [-1, 1], whatever their options
+    assert tries.keys() == {name for name in NINE if KERNELS[name].options} - bounded
     for name, tried in tries.items():
         assert len(tried) == len({*map(str, tried)}) == 3
         assert all({*each} <= {*KERNELS[name].options} for each in tried)
