@@ -114,6 +114,8 @@ def _run_snakemake(args: argparse.Namespace, extra: Sequence[str]) -> int:
         command += ["--cores", str(jobs * threads)]
     elif args.jobs:
         command += ["--jobs", str(jobs)]
+    if planned:  # else tables of another --work, which are there already, would be up to date
+        command += ["--forcerun", "score", "table"]
     command += ["--dry-run", "--printshellcmds"] * args.dry_run
     command += ["--allowed-rules", "all", "score", "sheets", "table"] * args.report_only
     # the folder has a lock of ours, which does not outlive a killed run, as Snakemake's does

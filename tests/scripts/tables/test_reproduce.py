@@ -213,6 +213,8 @@ def test_stopped_it_goes_on_and_makes_what_is_missing_or_changed(folder: Path) -
     assert "Source" in (results / "side_small.md").read_text()
     assert "| drawn at random |" in (results / "words_small.md").read_text()
     assert "Nothing to be done" in script(folder, *tables_of)
+    elsewhere = script(folder, *tables_of, "--work", "other", "--dry-run")  # the same results
+    assert sorted(trained(elsewhere)) == ["kerbs", "kerbs_softmax"]
     pair.write_text(text.replace("flags: {", "flags: {kerbs: {lr: 1e-3}, "))
     assert trained(script(folder, "--table", "pair.yaml", "--dry-run")) == ["kerbs_kerbs"]
     pair.write_text(text)
