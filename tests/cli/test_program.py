@@ -239,7 +239,7 @@ MISUSES = [
     (f"{CONVERT} --split empty", "--split empty: it has no words"),
     (f"{CONVERT} --split test", "--split test: no word occurs 40 times"),
     (f"{CONVERT} --memory 1e-9", "--memory 1e-09: 1e-09 GB are not enough"),
-    (f"{CONVERT} --gap 0", "'--gap': 0.0 is not in the range x>=0.001"),
+    (f"{CONVERT} --gap 0", "'--gap': 0.0 is not in the range 0.001<=x<=100"),
     (f"{CONVERT} --total-senses 9", "--total-senses is 9.0, more than --max-senses"),
     # what fairseq's own parser and checks of it refuse
     ("train {work}/no_text.yaml {work}/bin {out}/save", "no_text.yaml is empty"),
