@@ -282,7 +282,8 @@ def test_gao2_and_gao4_on_a_small_text(folder: Path) -> None:
     assert "variance of the mixture weights (× 100), ours" in written
 
     written = (results / "gao4_small.md").read_text()
-    (file,) = work.glob("cells/toy_text/small_mixture_mos-s1-*/neighbours_small_kernel_lin-s1-*.json")
+    mixture = "cells/toy_text/small_mixture_mos-s1-*"
+    (file,) = work.glob(f"{mixture}/neighbours_small_kernel_lin-s1-*.json")
     both = read_result(file)["totals"][1]
     for row, right in (("lin", both["right"]), ("mos", both["other_right"])):
         assert re.search(rf"\| {row} +\|.*\| {right:,} of {both['times']:,} +\|", written)
