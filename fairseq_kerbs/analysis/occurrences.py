@@ -39,9 +39,11 @@ def real_words(
 ) -> tuple[list[str], list[tuple[int, int]]]:
     """Words of a sentence, and the column and place of those that are a single token.
 
-    Padding and the end of the sentence are left out. Pieces are words unless ``joined``. For
-    ``sentencepiece`` see :func:`.word_of_piece`.
+    Padding and the end of the sentence are left out. Pieces are words unless ``joined``. Whether
+    the dictionary is :func:`.of_sentencepiece` is found out if ``sentencepiece`` does not say it.
     """
+    if sentencepiece is None:
+        sentencepiece = of_sentencepiece(dictionary.symbols)
     skipped = dictionary.pad(), dictionary.eos()
     columns = [at for at, token in enumerate(tokens) if token not in skipped]
     symbols = [dictionary[tokens[column]] for column in columns]
@@ -57,9 +59,10 @@ def all_tokens(
     """Words of a sentence with pieces joined, and its tokens: column, place and piece.
 
     The place is that of the word in the sentence. A token that is not a whole word is a piece.
-    Padding and the end of the sentence are left out. For ``sentencepiece`` see
-    :func:`.word_of_piece`.
+    Padding and the end of the sentence are left out. For ``sentencepiece`` see :func:`real_words`.
     """
+    if sentencepiece is None:
+        sentencepiece = of_sentencepiece(dictionary.symbols)
     words, singles = real_words(tokens, dictionary, sentencepiece=sentencepiece)
     whole = dict(singles)
     skipped = dictionary.pad(), dictionary.eos()

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from fairseq_kerbs.checkpoints.reading import plain_settings
 from fairseq_kerbs.configurations import Flags, flag_arguments
-from fairseq_kerbs.programs import TRAIN, actions_of, parser_of
+from fairseq_kerbs.programs import TRAIN, actions_of, long_form, parser_of
 from fairseq_kerbs.utils.errors import UserError
 
 _GENERAL_SETTINGS = {
@@ -210,7 +210,7 @@ def _check(flags: Flags, wanted: dict[str, Any], architecture: _Architecture) ->
 
 def _flag(action: Action) -> str:
     """Name of a flag without dashes, in its long form."""
-    return next(name[2:] for name in action.option_strings if name.startswith("--"))
+    return long_form(action).removeprefix("--")
 
 
 def _is_reference(default: Any) -> bool:

@@ -149,8 +149,8 @@ def read_sheet(path: Path, key: Key) -> Sheet:
 
     Changes by spreadsheet programs are accepted: other delimiters (semicolon or tab), a first row
     such as ``sep=;``, rows that end in a carriage return alone, another order of rows, empty rows,
-    and empty cells at the end of rows. A UserError is raised if the file is no
-    sheet in UTF-8, or a row is missing, unknown, duplicate, changed, or has an invalid score.
+    and empty cells at the end of rows. A UserError is raised if the file is no sheet in UTF-8, or a
+    row is missing, unknown, duplicate, changed, or has an invalid score.
     """
     if path.suffix.lower() in WORKBOOKS:
         raise UserError(f"{path} is a workbook; open it and save the sheet as CSV (UTF-8)")
