@@ -39,6 +39,7 @@ from fairseq_kerbs.reallocation.clustering import (
     PlacementSettings,
     place_senses,
 )
+from fairseq_kerbs.senses import checksum_of
 from fairseq_kerbs.utils.dictionaries import digests_of
 from fairseq_kerbs.utils.errors import UserError, as_user_error
 from fairseq_kerbs.utils.files import atomic_write
@@ -361,6 +362,7 @@ def add_senses(
             f"{_OUTPUT_LAYER}weight": rows,
             f"{_OUTPUT_LAYER}theta": torch.zeros(len(rows)),
             f"{_OUTPUT_LAYER}inventory.word_of_sense": word_of_sense,
+            f"{_OUTPUT_LAYER}inventory.checksum": torch.tensor(checksum_of(word_of_sense)),
             f"{_OUTPUT_LAYER}inventory.usage": usage.float(),
         },
     )

@@ -21,7 +21,7 @@ from fairseq_kerbs.models import config
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding, SeparateEmbedding
 from fairseq_kerbs.output_layers.kerbs import SAMPLE
-from fairseq_kerbs.senses import build_sense_table
+from fairseq_kerbs.senses import build_sense_table, checksum_of
 from fairseq_kerbs.training import guards
 from fairseq_kerbs.training.sense_updates import SenseSchedule, install_hook
 from fairseq_kerbs.utils.checkpoint_files import not_finite
@@ -250,6 +250,12 @@ def check_output_layer(layer: OutputLayer, state_dict: dict[str, Tensor]) -> Non
         raise UserError(
             f"a negative number is in {prefix}inventory.usage of the checkpoint: the file is "
             "damaged; take another checkpoint of that training."
+        )
+    if int(held["inventory.checksum"]) != checksum_of(held["inventory.word_of_sense"]):
+        raise UserError(
+            "the checkpoint is an average of checkpoints between which senses moved to other "
+            "words: average only those between which the log of the training has senses_moved 0. "
+            "If it is no average, it is damaged; take another checkpoint of that training."
         )
     try:
         build_sense_table(held["inventory.word_of_sense"], words, layer.max_senses)

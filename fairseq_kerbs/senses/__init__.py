@@ -5,6 +5,7 @@ from fairseq_kerbs.senses.inventory import (
     SenseInventory,
     SenseTable,
     build_sense_table,
+    checksum_of,
     number_senses,
 )
 from fairseq_kerbs.senses.statistics import TargetPosteriors
@@ -15,6 +16,7 @@ __all__ = [
     "SenseTable",
     "TargetPosteriors",
     "build_sense_table",
+    "checksum_of",
     "equal_allocation",
     "number_senses",
     "random_allocation",

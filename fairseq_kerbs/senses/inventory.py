@@ -6,6 +6,7 @@ always has 1 to ``max_senses`` senses. The statistics of their use are in :mod:`
 
 from __future__ import annotations
 
+import zlib
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -70,6 +71,15 @@ def number_senses(word_of_sense: Tensor, usage: Tensor) -> Tensor:
     return numbers
 
 
+def checksum_of(word_of_sense: Tensor) -> int:
+    """The CRC-32 of an allocation, [M].
+
+    Programs that average checkpoints average this number, too. If senses moved between the
+    checkpoints, the result is not the checksum of the averaged allocation.
+    """
+    return zlib.crc32(word_of_sense.cpu().numpy().tobytes())
+
+
 class SenseInventory(SenseStatistics):
     """Allocation of senses to words and the statistics of their use, as buffers of the checkpoint.
 
@@ -86,6 +96,7 @@ class SenseInventory(SenseStatistics):
     """
 
     word_of_sense: Tensor  # [M] word of each sense
+    checksum: Tensor  # [] that of word_of_sense, by which an average of checkpoints is known
 
     def __init__(
         self,
@@ -103,6 +114,8 @@ class SenseInventory(SenseStatistics):
         super().__init__(vocab_size, total_senses)
         self.max_senses = max_senses
         self.register_buffer("word_of_sense", allocation)
+        self.register_buffer("checksum", torch.tensor(0))
+        self._renew_checksum()
         self._table: SenseTable | None = None
         self._renew_table()
 
@@ -128,11 +141,16 @@ class SenseInventory(SenseStatistics):
         allocation[list(last)] = allocation.new_tensor(list(last.values()))
         self._table = build_sense_table(allocation, self.vocab_size, self.max_senses)
         self.word_of_sense.copy_(allocation)
+        self._renew_checksum()
 
     def _apply(self, *args: Any, **options: Any) -> SenseInventory:
         super()._apply(*args, **options)
         self._renew_table()
         return self
+
+    def _renew_checksum(self) -> None:
+        if self.word_of_sense.device.type != "meta":
+            self.checksum.fill_(checksum_of(self.word_of_sense))
 
     def _renew_table(self) -> None:
         """Build the table now: torch.compile could not, since sizes in it depend on values."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from fairseq.logging import metrics
+from torch import Tensor
 
 from fairseq_kerbs.reallocation import (
     POLICIES,
@@ -15,6 +16,7 @@ from fairseq_kerbs.reallocation import (
     clustering,
 )
 from fairseq_kerbs.reallocation.clusters import spare_senses
+from fairseq_kerbs.senses import checksum_of
 from fairseq_kerbs.training import sense_updates
 from tests.helpers.cli import Log, Patch
 from tests.helpers.fairseq_fixtures import make_batch, make_model, make_task
@@ -88,8 +90,9 @@ def test_checkpoints_of_another_policy_are_taken() -> None:
     flags: dict[str, Any] = {"sense_bias": True, "reallocation": "paper"}
     saved = make_model("lstm", **flags)
     model = make_model("lstm", reallocation="clusters")
-    owners = saved.decoder.output.inventory.word_of_sense
-    owners.copy_(owners.roll(3))
+    inventory = saved.decoder.output.inventory
+    owners = inventory.word_of_sense.roll(3)
+    inventory.move(torch.arange(len(owners)), owners)
     saved.decoder.output.start_sampling()
     model.load_state_dict(saved.state_dict())  # by way of check_output_layer
     assert torch.equal(model.decoder.output.inventory.word_of_sense, owners)
@@ -104,8 +107,47 @@ def test_senses_without_a_word_are_refused(owner: float) -> None:
     name = "decoder.output.inventory.word_of_sense"
     owners = state[name].clone().to(torch.tensor(owner).dtype)
     owners[0] = owner
-    with pytest.raises(SystemExit, match="senses do not fit"):
+    with pytest.raises(SystemExit, match="it is damaged; take another checkpoint"):
         model.load_state_dict(state | {name: owners})
+    checksum = {"decoder.output.inventory.checksum": torch.tensor(checksum_of(owners))}
+    with pytest.raises(SystemExit, match="senses do not fit"):
+        model.load_state_dict(state | {name: owners} | checksum)
+
+
+def averaged(*states: dict[str, Tensor]) -> dict[str, Tensor]:
+    """As fairseq's scripts/average_checkpoints.py does: whole numbers are divided as such."""
+    average = {}
+    for key, first in states[0].items():
+        total = sum((state[key] for state in states[1:]), first.clone())
+        whole = not first.is_floating_point()
+        average[key] = total // len(states) if whole else total / len(states)
+    return average
+
+
+@pytest.mark.parametrize("count", [2, 3, 10])
+def test_averages_between_which_a_sense_moved_are_refused(count: int) -> None:
+    """Also where the averaged allocation is a valid one, with at most --max-senses a word."""
+    models = [make_model("lstm", seed=seed) for seed in range(count)]
+    inventories = [model.decoder.output.inventory for model in models]
+    owners = inventories[0].word_of_sense
+    for inventory in inventories:
+        inventory.move(torch.arange(len(owners)), owners)
+    model = make_model("lstm")
+    mean = averaged(*(model.state_dict() for model in models))
+    model.load_state_dict(mean)
+    weight = model.decoder.output.weight
+    torch.testing.assert_close(weight, mean["decoder.output.weight"], rtol=0, atol=0)
+    assert torch.equal(model.decoder.output.word_of_sense, owners)
+
+    # in every second one a sense has moved to the word two further on
+    counts = owners.bincount()
+    giver = int((counts[:-2] > 1).logical_and(counts[2:] < 4).nonzero()[0])
+    sense = (owners == giver).nonzero()[0]
+    for inventory in inventories[1::2]:
+        inventory.move(sense, torch.tensor([giver + 2]))
+    mean = averaged(*(model.state_dict() for model in models))
+    with pytest.raises(SystemExit, match="an average of checkpoints between which senses moved"):
+        model.load_state_dict(mean)
 
 
 def test_a_dummy_batch_and_a_repeated_update_do_not_count() -> None:
