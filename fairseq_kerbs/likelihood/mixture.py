@@ -1,11 +1,15 @@
-"""Exact likelihood of words under a mixture of softmaxes, chunk by chunk.
+"""Exact likelihood of words under a mixture of softmaxes, without a matrix of tokens × words.
 
     p(v | h) = Σ_k π_k softmax_v(S_k(w_v, h̃_k) + b_v)    Gao et al. 2019, Eq. 1, which has no b_v
 
 with shared word embeddings w_v, and a context vector h̃_k, a weight π_k and a kernel S_k for each
 component. The output bias b_v is optional and shared by the components. With inner products this
-is the mixture of softmaxes of Yang et al. 2018. Backward computes each chunk again, so that only
-one of tokens × words × components is in memory.
+is the mixture of softmaxes of Yang et al. 2018.
+
+There are two ways, which both compute logits twice, forward and backward:
+
+- Without label smoothing each component has a likelihood of its own (:mod:`.nll`).
+- With it, and in mixed precision, all components of a chunk of tokens are in memory together.
 """
 
 from __future__ import annotations
@@ -14,13 +18,20 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_kerbs.kernels import Kernel, compute_dtype, kernel_logits
+from fairseq_kerbs.kernels import InnerProductKernel, Kernel, compute_dtype, kernel_logits
 from fairseq_kerbs.kernels.prepared import product_dtype
 from fairseq_kerbs.likelihood.chunks import GPU_SHARE_EAGER, Smoothing, check_words
-from fairseq_kerbs.likelihood.nll import NllOptions, check_target
+from fairseq_kerbs.likelihood.nll import (
+    NllOptions,
+    SenseParameters,
+    check_target,
+    nll_with_posteriors,
+)
+from fairseq_kerbs.senses import SenseTable
 from fairseq_kerbs.torch_compat import is_compiling
 
 CHUNK_BYTES = 16 << 20  # size of the logits of all components, on a CPU
@@ -51,20 +62,71 @@ def mixture_nll(mixture: Mixture, target: Tensor, options: NllOptions) -> tuple[
     Raises:
         ValueError: a target is no word, or has another dtype, length or device than it must have.
     """
-    contexts = mixture.contexts
-    w = mixture.w
-    check_target(target, contexts)
+    check_target(target, mixture.contexts)
     counted = target != options.ignore_index
     target = torch.where(counted, target, 0)
     if not is_compiling():
-        check_words(target, len(w))
+        check_words(target, len(mixture.w))
+    # ignored ones may be NaN
+    mixture = mixture._replace(
+        contexts=torch.where(counted[:, None, None], mixture.contexts, 0.0),
+        log_weights=torch.where(counted[:, None], mixture.log_weights, 0.0),
+    )
+    if options.label_smoothing == 0.0 and _has_separate_components(mixture):
+        loss = _losses_by_component(mixture, target)
+        nll = loss
+    else:
+        loss, nll = _losses_by_chunk(mixture, target, options)
+    loss = torch.where(counted, loss, 0.0)
+    nll = torch.where(counted, nll, 0.0).detach()
+    if options.reduction == "none":
+        return loss, nll
+    number = counted.sum().clamp_min(1) if options.reduction == "mean" else 1
+    return loss.sum() / number, nll
+
+
+def _has_separate_components(mixture: Mixture) -> bool:
+    """Whether each component's likelihood can be computed by :mod:`.nll`.
+
+    That has no output bias, but for one that is a coordinate of w. Its gradients by w are rounded
+    to the dtype of w before they are summed over components.
+    """
+    contexts, w = mixture.contexts, mixture.w
+    exact = w.dtype == product_dtype(contexts, w) == compute_dtype(contexts, w)
+    return exact and (
+        mixture.bias is None or all(isinstance(k, InnerProductKernel) for k in mixture.kernels)
+    )
+
+
+def _losses_by_component(mixture: Mixture, target: Tensor) -> Tensor:
+    """−log Σ_k π_k p_k(y), [N], by the nll of the target under each component.
+
+    The gradient by the nll of a component is its posterior, which weights the token in the
+    component's own gradients.
+    """
+    contexts = mixture.contexts
+    w = mixture.w
+    if mixture.bias is not None:
+        contexts = F.pad(contexts, (0, 1), value=1.0)
+        w = torch.cat([w, mixture.bias.to(w.dtype).unsqueeze(1)], 1)
+    words = torch.arange(len(w), device=w.device)
+    one_sense = SenseTable(words.unsqueeze(1), torch.ones_like(words.unsqueeze(1)).bool(), words)
+    options = NllOptions(reduction="none", compile=False)
+    nlls = [
+        nll_with_posteriors(h, SenseParameters(w, theta, one_sense, kernel), target, options)[0]
+        for h, theta, kernel in zip(contexts.unbind(1), mixture.thetas, mixture.kernels)
+    ]
+    return -(mixture.log_weights - torch.stack(nlls, 1)).logsumexp(1).clamp_max(0.0)
+
+
+def _losses_by_chunk(
+    mixture: Mixture, target: Tensor, options: NllOptions
+) -> tuple[Tensor, Tensor]:
+    """Loss and nll of each token, [N] each, of which backward computes each chunk again."""
+    contexts, w, bias = mixture.contexts, mixture.w, mixture.bias
     products = product_dtype(contexts, w)
     summed = compute_dtype(contexts, w)  # dtype in which gradients of chunks are summed
-    mixture = mixture._replace(
-        contexts=torch.where(counted[:, None, None], contexts, 0.0),  # ignored ones may be NaN
-        w=w.to(summed),
-        bias=None if mixture.bias is None else mixture.bias.to(summed),
-    )
+    mixture = mixture._replace(w=w.to(summed), bias=None if bias is None else bias.to(summed))
     chunks = _chunks(mixture)
     words = target.split(len(chunks[0].contexts) or 1)
     smoothing = options.smoothing_weights(len(w))
@@ -82,12 +144,7 @@ def mixture_nll(mixture: Mixture, target: Tensor, options: NllOptions) -> tuple[
         )
         losses.append(chunk_loss)
         nlls.append(chunk_nll)
-    loss = torch.where(counted, torch.cat(losses), 0.0)
-    nll = torch.where(counted, torch.cat(nlls), 0.0).detach()
-    if options.reduction == "none":
-        return loss, nll
-    number = counted.sum().clamp_min(1) if options.reduction == "mean" else 1
-    return loss.sum() / number, nll
+    return torch.cat(losses), torch.cat(nlls)
 
 
 def _chunks(mixture: Mixture) -> list[Mixture]:

@@ -20,7 +20,13 @@ from tests.helpers.reference import (
     naive_smoothed_losses,
 )
 
-KERNEL_LISTS = [["lin"], ["lin", "log", "lin"], ["kerbs", "lin", "kerbs", "kerbs_released", "log"]]
+KERNEL_LISTS = [
+    ["lin"],
+    ["lin", "lin", "lin"],
+    ["lin", "kerbs"],
+    ["lin", "log", "lin"],
+    ["kerbs", "lin", "kerbs", "kerbs_released", "log"],
+]
 
 
 def make(
@@ -101,16 +107,19 @@ def test_scores_loss_and_all_gradients_are_those_of_the_reference(
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("names", [("lin", "lin"), ("lin", "kerbs")], ids=",".join)
 def test_gradients_are_finite_differences(
-    smoothing: float, monkeypatch: pytest.MonkeyPatch
+    names: tuple[str, str], biased: bool, smoothing: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mixture, "CHUNK_BYTES", 1)  # chunks of 8
-    kernels = [build_kernel(name).bind(4) for name in ("lin", "kerbs")]
+    kernels = [build_kernel(name).bind(4) for name in names]
     target = torch.randint(7, (9,))
     options = NllOptions(label_smoothing=smoothing, reduction="none")
 
     def loss(contexts: Tensor, w: Tensor, weights: Tensor, theta: Tensor, bias: Tensor) -> Tensor:
-        drawn = Mixture(contexts, w, weights.log_softmax(1), kernels, [theta, theta], bias)
+        output_bias = bias if biased else None
+        drawn = Mixture(contexts, w, weights.log_softmax(1), kernels, [theta, theta], output_bias)
         return mixture_nll(drawn, target, options)[0]
 
     sizes: list[tuple[int, ...]] = [(9, 2, 4), (7, 4), (9, 2), (7,), (7,)]
@@ -239,6 +248,7 @@ def test_low_precision_and_autocast_sum_in_float32(smoothing: float, biases: boo
 
 @pytest.mark.parametrize("kernels", [["lin"] * 3, ["lin", "log", "kerbs"]], ids=",".join)
 def test_nothing_is_tokens_by_words(kernels: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With label smoothing; without it, tests of the nll of a component say so."""
     tokens = 320
     words = 500
     dim = 6
@@ -257,6 +267,27 @@ def test_nothing_is_tokens_by_words(kernels: list[str], monkeypatch: pytest.Monk
     assert memory.largest >= 2 * chunk * words
     assert memory.largest <= max(3 * chunk * words, 3 * tokens * dim)
     assert memory.peak <= 4 * tokens * words  # by autograd it would be K such matrices, and more
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("reduction", ["sum", "mean", "none"])
+def test_ignored_tokens_may_be_nan(smoothing: float, reduction: str) -> None:
+    contexts = torch.randn(5, 2, 4).requires_grad_()
+    log_weights = torch.randn(5, 2).requires_grad_()
+    w = torch.randn(7, 4).requires_grad_()
+    with torch.no_grad():
+        contexts[3] = math.nan
+        log_weights[3] = math.nan
+    target = torch.tensor([2, 0, 6, -100, 1])
+    kernels = [build_kernel("lin")] * 2
+    drawn = Mixture(contexts, w, log_weights, kernels, [w[:, 0].detach()] * 2)
+    options = NllOptions(label_smoothing=smoothing, reduction=reduction)
+    loss, nll = mixture_nll(drawn, target, options)
+    assert loss.isfinite().all()
+    assert nll[3] == 0.0
+    for gradient in torch.autograd.grad(loss.sum(), [contexts, log_weights, w]):
+        assert gradient.isfinite().all()
+        assert len(gradient) == 7 or not gradient[3].any()
 
 
 def test_wrong_targets_are_refused() -> None:
