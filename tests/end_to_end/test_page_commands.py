@@ -7,7 +7,6 @@ cut short by flags behind the printed ones, which are the only change.
 
 import csv
 import io
-import os
 import re
 import shutil
 import subprocess
@@ -18,7 +17,7 @@ import pytest
 
 from tests.helpers import HANGS
 from tests.helpers.cli import Folders
-from tests.helpers.commands import ENVIRONMENT, ROOT, STANDING_IN, stand_ins
+from tests.helpers.commands import ROOT, make_checkout, standing_in
 from tests.helpers.page_commands import (
     PAGES,
     commands_of,
@@ -90,13 +89,10 @@ ORDER = ("toy", "prepare", "prepare-lm", "train", "generate", "translate", "huma
 
 def shell(command: str, folder: Path) -> str:
     """All that a command prints in a folder, with status 0."""
-    path = f"{stand_ins()}:{os.environ['PATH']}"
-    environment = {**os.environ, **ENVIRONMENT, "PATH": path}
-    environment[STANDING_IN] = str(stand_ins() / "python")
     done = subprocess.run(
         ["bash", "-euc", command],
         cwd=folder,
-        env=environment,
+        env=standing_in(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -145,11 +141,7 @@ def prepared(tmp_path_factory: Folders) -> Path:
     )
     shutil.copy(folder / "stock" / "checkpoint_last.pt", folder / "checkpoint_best.pt")
     shell(f"fairseq-kerbs train toy DATA kerbs_model {SHORT}", folder)
-    shutil.copytree(ROOT / "scripts", folder / "scripts")
-    for name in ("configs", "fairseq_kerbs"):
-        (folder / name).symlink_to(ROOT / name)
-    (folder / ".venv").mkdir()
-    (folder / ".venv" / "bin").symlink_to(stand_ins())
+    make_checkout(folder)
     (folder / ".venv" / "bin" / "activate").touch()
     for source, names in TEXTS.items():
         for name in names:

@@ -4,8 +4,9 @@ A server has imported torch and fairseq. For every command it forks a process, w
 folder, environment, output and exit status of its own, as a newly started one has; of this package
 it has imported nothing.
 
-:func:`stand_ins` is a folder of programs of the same names, which ask this server. With it on PATH
-a shell runs them, and one of ours whose ``sys.executable`` lies in it runs fairseq's programs.
+:func:`stand_ins` is a folder of programs of the same names, which ask this server, in a virtual
+environment of its own. With :func:`standing_in` as its environment a shell runs them, and so does a
+script of ours in a checkout of :func:`make_checkout`.
 """
 
 import atexit
@@ -51,7 +52,7 @@ name = os.path.basename(sys.argv[0])
 arguments = sys.argv[1:]
 if name == "python":
     if "-m" not in arguments[:2] or "fairseq_kerbs.cli" not in arguments[:3]:
-        os.execv({python!r}, [{python!r}, *arguments])
+        os.execv({python!r}, [sys.argv[0], *arguments])
     name = "fairseq-kerbs"
     arguments = arguments[arguments.index("-m") + 2 :]
 call = {{"program": name, "arguments": arguments, "cwd": os.getcwd()}}
@@ -139,6 +140,23 @@ def stand_ins() -> Path:
     return _server().folder
 
 
+def standing_in() -> dict[str, str]:
+    """Environment in which a shell, and all that it starts, runs :func:`stand_ins`."""
+    path = f"{stand_ins()}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, **ENVIRONMENT, "PATH": path}
+    environment[STANDING_IN] = str(stand_ins() / "python")
+    return environment
+
+
+def make_checkout(folder: Path) -> Path:
+    """A checkout without tests, whose ``.venv`` is the environment of :func:`stand_ins`."""
+    shutil.copytree(ROOT / "scripts", folder / "scripts")
+    for name in ("configs", "fairseq_kerbs"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / ".venv").symlink_to(stand_ins().parent)
+    return folder
+
+
 class _Server:
     """The server. It ends when this process does, and its standard input is closed."""
 
@@ -151,6 +169,10 @@ class _Server:
         self.process = subprocess.Popen(command, env=self.environment, **how)
         atexit.register(self._end)
         self.folder.mkdir()
+        # a python that is started as the one in this folder has the packages of ours
+        base = Path(sys.base_prefix) / "bin"
+        (self.folder.parent / "pyvenv.cfg").write_text(f"home = {base}\n")
+        (self.folder.parent / "lib").symlink_to(Path(sys.prefix) / "lib")
         for name in STAND_INS:
             program = self.folder / name
             program.write_text(_STAND_IN.format(python=sys.executable, address=self.address))

@@ -5,8 +5,8 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,6 +16,7 @@ from scripts.tables.confusable import read_result
 from scripts.tables.descriptions import TABLES
 from tests.helpers import HANGS
 from tests.helpers.cli import Capsys, Patch
+from tests.helpers.commands import make_checkout, standing_in
 from tests.helpers.slurm import running_slurm
 from tests.helpers.tables import LOG, cells_of, runs_of
 
@@ -26,7 +27,8 @@ for package in ("pandas", "jsonschema", "snakemake"):
 ROOT = Path(__file__).resolve().parents[3]
 
 
-SCRIPT = [str(ROOT / "scripts" / "reproduce_tables.sh"), "--corpora", "raw", "--jobs", "2"]
+SCRIPT = Path("scripts", "reproduce_tables.sh")
+FLAGS = ["--corpora", "raw", "--jobs", "2"]
 
 
 @pytest.mark.parametrize(
@@ -148,9 +150,23 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def script(folder: Path, *words: str, status: int = 0, environ: Any = os.environ) -> str:
-    how: Any = {"cwd": folder, "env": environ, "text": True, "capture_output": True}
-    done = subprocess.run([*SCRIPT, *words], **how)
+def script(
+    folder: Path, *words: str, status: int = 0, environ: Mapping[str, str] | None = None
+) -> str:
+    """All that the script prints. Only with an ``environ`` it starts programs anew."""
+    if environ is None:
+        checkout = folder / "checkout"
+        if not checkout.exists():
+            make_checkout(checkout)
+    else:
+        checkout = ROOT
+    done = subprocess.run(
+        [checkout / SCRIPT, *FLAGS, *words],
+        cwd=folder,
+        env=standing_in() if environ is None else environ,
+        text=True,
+        capture_output=True,
+    )
     assert done.returncode == status, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout + done.stderr
 
@@ -169,14 +185,15 @@ def test_stopped_it_goes_on_and_makes_what_is_missing_or_changed(folder: Path) -
     pair, cells = folder / "pair.yaml", folder / "runs" / "tables" / "cells" / "parallel"
     text = pair.read_text()
     pair.write_text(text.replace("flags: {", "flags: {kerbs: {arch: none}, "))
-    with subprocess.Popen([*SCRIPT, "--table", "pair.yaml"], cwd=folder) as first:
+    started = [ROOT / SCRIPT, *FLAGS, "--table", "pair.yaml"]
+    with subprocess.Popen(started, cwd=folder) as first:
         deadline = time.monotonic() + HANGS
         while not list(cells.glob("kerbs_softmax-s1-*/checkpoints/checkpoint_last.pt")):
             assert time.monotonic() < deadline
             time.sleep(0.05)
         first.send_signal(signal.SIGINT)
         assert first.wait(HANGS) != 0
-    with subprocess.Popen([*SCRIPT, "--table", "pair.yaml"], cwd=folder) as second:
+    with subprocess.Popen(started, cwd=folder) as second:
         killed = time.monotonic()
         while len(list((folder / "runs/tables/.snakemake/log").iterdir())) < 2:
             assert time.monotonic() < killed + HANGS
@@ -185,7 +202,7 @@ def test_stopped_it_goes_on_and_makes_what_is_missing_or_changed(folder: Path) -
         assert re.search(r"error: --work runs/tables is in use by another", refused)
         second.terminate()
         second.wait(HANGS)
-    with subprocess.Popen([*SCRIPT, "--table", "pair.yaml"], cwd=folder) as third:  # free at once
+    with subprocess.Popen(started, cwd=folder) as third:  # free at once
         killed = time.monotonic()
         while len(list((folder / "runs/tables/.snakemake/log").iterdir())) < 3:
             assert third.poll() is None
@@ -193,12 +210,11 @@ def test_stopped_it_goes_on_and_makes_what_is_missing_or_changed(folder: Path) -
             time.sleep(0.05)
         third.kill()
     # what the killed command has started ends, and then the folder is free without a flag
-    again = [*SCRIPT, "--table", "pair.yaml"]
     status = 2
     while status == 2:
         assert time.monotonic() < killed + HANGS
         time.sleep(0.5)
-        status = subprocess.run(again, cwd=folder).returncode
+        status = subprocess.run(started, cwd=folder).returncode
     assert status == 1  # as kerbs has no such architecture
     assert "Error in rule train" in script(folder, "--table", "pair.yaml", status=1)
     (finished,) = cells.glob("kerbs_softmax-s1-*/generate-test.txt")
