@@ -16,17 +16,20 @@ from torch import Tensor
 from fairseq_kerbs.likelihood.nll import NllOptions
 from fairseq_kerbs.models.config import user_errors
 from fairseq_kerbs.output_layers import OutputLayer
-from fairseq_kerbs.output_layers.mixture import weight_variance
+from fairseq_kerbs.output_layers.mixture import MixtureOutputLayer, weight_variance
 from fairseq_kerbs.utils.errors import UserError
 
-RHO = "rho, the weight of the variance of mixture weights in the training loss (Gao et al., Eq. 14)"
+RHO = (
+    "rho, the weight of the variance of mixture weights in the training loss (Gao et al., Eq. 14) "
+    "[0.1 with --output-layer mixture, 0 with mos]"
+)
 
 
 @dataclass
 class KerbsCrossEntropyCriterionConfig(stock.LabelSmoothedCrossEntropyCriterionConfig):
     """Flags of ``--criterion kerbs_cross_entropy``."""
 
-    mixture_regularization: float = field(default=0.0, metadata={"help": RHO})
+    mixture_regularization: Optional[float] = field(default=None, metadata={"help": RHO})
 
 
 @register_criterion("kerbs_cross_entropy", dataclass=KerbsCrossEntropyCriterionConfig)
@@ -45,7 +48,7 @@ class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
         label_smoothing: ε, in [0, 1). The default of the flag is 0.
         ignore_prefix_size: number of target tokens to leave out at the start of a sentence.
         report_accuracy: log the share of target words that are predicted.
-        mixture_regularization: ρ, 0 or more.
+        mixture_regularization: ρ, 0 or more, or None for that of the layer.
 
     Raises:
         UserError: a value is out of range, or the model has no output layer of fairseq_kerbs.
@@ -58,13 +61,13 @@ class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
         label_smoothing: float,
         ignore_prefix_size: int = 0,
         report_accuracy: bool = False,
-        mixture_regularization: float = 0.0,
+        mixture_regularization: Optional[float] = None,
     ) -> None:
         super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
         with user_errors():
             NllOptions(label_smoothing=label_smoothing)
         rho = self.mixture_regularization = mixture_regularization
-        if not 0.0 <= rho < math.inf:
+        if rho is not None and not 0.0 <= rho < math.inf:
             raise UserError(
                 f"--mixture-regularization is {rho}; it must be a finite number, 0 or more."
             )
@@ -91,33 +94,31 @@ class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
             label_smoothing=self.eps,
             reduction="sum" if reduce else "none",
         )
-        weights = self._mixture_weights(layer, features)
+        rho = self._rho(layer)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and rho > 0):
+            weights = layer.component_weights(features)  # [batch, len, K]
         if weights is not None:
             counted = target.ne(self.padding_idx)
             variance = torch.where(counted, weight_variance(weights), 0.0)  # [batch, len]
             self._mixture_log = _mixture_sums(weights.detach(), variance.detach(), counted)
-            if self.mixture_regularization and model.training:
-                penalty = self.mixture_regularization * variance
+            if rho and model.training:
+                penalty = rho * variance
                 loss = loss + (penalty.sum() if reduce else penalty)
         if not reduce:
             return loss.flatten(), token_nll.flatten()
         return loss, token_nll.sum()
 
-    def _mixture_weights(self, layer: OutputLayer, features: Tensor) -> Optional[Tensor]:
-        """Weights π of every token, [batch, len, K], or None if the layer is no mixture.
-
-        They have gradients if the loss needs them. A UserError is raised if ρ > 0 and the layer has
-        no weights of components.
-        """
+    def _rho(self, layer: OutputLayer) -> float:
+        """ρ of the flag, or else of the layer. A UserError is raised if it has no components."""
         rho = self.mixture_regularization
-        with torch.set_grad_enabled(torch.is_grad_enabled() and rho > 0):
-            weights = layer.component_weights(features)
-        if weights is None and rho:
-            raise UserError(
-                f"--mixture-regularization {rho} is for --output-layer mos and mixture: leave it "
-                "out for other output layers."
-            )
-        return weights
+        if not isinstance(layer, MixtureOutputLayer):
+            if rho:
+                raise UserError(
+                    f"--mixture-regularization {rho} is for --output-layer mos and mixture: leave "
+                    "it out for other output layers."
+                )
+            return 0.0
+        return layer.published_regularization if rho is None else rho
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:

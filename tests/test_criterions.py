@@ -77,6 +77,19 @@ def test_the_regularizer_adds_the_variance_of_the_weights_while_training() -> No
     torch.testing.assert_close(ours(model, batch)[0], plain(model, batch)[0])
 
 
+@pytest.mark.parametrize(("layer", "rho"), [("mixture", 0.1), ("mos", 0.0), ("softmax", 0.0)])
+def test_the_regularizer_of_the_papers_is_the_default(layer: str, rho: float) -> None:
+    """Gao et al., Section 4.4: "all mixture experiments with ρ = 0.1"; Yang et al. have none."""
+    model = make_model("transformer", output_layer=layer).train()
+    batch = make_batch()
+    loss, explicit, without = (
+        criterion_of(KerbsCrossEntropyCriterion, **flags)(model, batch)[0].item()
+        for flags in ({}, {"mixture_regularization": rho}, {"mixture_regularization": 0.0})
+    )
+    assert loss == explicit
+    assert (loss > without + 1e-3) == (rho > 0)
+
+
 def test_weights_and_variance_are_logged_and_can_be_summed() -> None:
     model = make_model("lstm", output_layer="mos")
     batches = [make_batch(), make_batch((3, 5))]

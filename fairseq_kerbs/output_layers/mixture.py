@@ -124,6 +124,14 @@ class MixtureOutputLayer(OutputLayer):
         """π (Eq. 2), [..., d] -> [..., K]."""
         return self.log_weights(h).exp()
 
+    @property
+    def published_regularization(self) -> float:
+        """ρ of the paper: 0.1 in all mixtures of Gao et al. (Section 4.4), 0 in MoS.
+
+        MoS is the layer with biases.
+        """
+        return 0.1 if self.bias is None else 0.0
+
     def sense_logits(self, contexts: Tensor, senses: Tensor) -> Tensor:
         """Inner products [n, k] of context vectors h̃ [n, d] with the words [k], with the bias b.
 

@@ -108,8 +108,8 @@ def words_of_models(checkpoints: Sequence[Path], symbols: Sequence[str]) -> Data
 def words_of_release(words: DataFrame, numbers: Mapping[str, int], text: list[str]) -> DataFrame:
     """Words with the released numbers of senses, and their frequencies in a text of that corpus.
 
-    Released words are in lower case. Words that differ in case alone are one word, the most
-    frequent of them.
+    The released text was truecased: its words in lower case are taken. Words that differ in case
+    alone are one word, the most frequent of them.
     """
     counts = Counter(word.lower() for line in text for word in re.findall(r"\w+", line))
     lower = words.assign(word=words["word"].str.lower())

@@ -67,10 +67,10 @@ def write_table(
         if column["metric"] == "human":
             lines += [f"## {title}: {_METRICS['human']}", ""]
             lines += [*_ratings_section(table, column, ratings), ""]
-        elif table["kind"] == "figures":
+        elif table["kind"] == "figures" and scale in column:
             lines += [f"## {title}: {_METRICS[column['metric']]}", ""]
             values = read_csv(figures).query("column == @name")
-            lines += [*_section(table, column, column.get(scale), values), ""]
+            lines += [*_section(table, column, column[scale], values), ""]
         elif table["kind"] == "senses":
             for run in of_column:
                 lines += [f"## {title}, {table['rows'][run.row]}, seed {run.seed}", ""]
@@ -102,12 +102,12 @@ def _section(table: Any, column: Any, scale: Any, figures: Any) -> list[str]:
     Args:
         table: description of the table.
         column: that of the column.
-        scale: that of the column at the scale of the runs, or None if it has none.
+        scale: that of the column at the scale of the runs.
         figures: figures of the runs, with a row for each.
     """
     from pandas import DataFrame
 
-    frame = DataFrame(_cells(table, column, scale, figures)).reindex(table["rows"])
+    frame = DataFrame(_cells(table, column, figures)).reindex(table["rows"])
     shown = [*figures["row"], *column.get("paper", {})]
     frame = frame[frame.index.isin(shown)].fillna("")
     controls = frame.index.isin(table["controls"])
@@ -120,7 +120,7 @@ def _section(table: Any, column: Any, scale: Any, figures: Any) -> list[str]:
     return [*lines, *(f"- {note}" for note in _notes(table, column, scale, figures) if note)]
 
 
-def _cells(table: Any, column: Any, scale: Any, figures: Any) -> dict[str, Any]:
+def _cells(table: Any, column: Any, figures: Any) -> dict[str, Any]:
     """Cells of a column's table as text, by their titles and rows."""
     from pandas import Series
 
@@ -144,11 +144,10 @@ def _cells(table: Any, column: Any, scale: Any, figures: Any) -> dict[str, Any]:
         cells[f"paper's − {base_title}"] = _gains(paper, base, form)
     if metric in ORDERS:
         cells["p"] = groups["p"].agg(lambda ps: ", ".join(f"{p:.3f}" for p in ps.dropna()))
-    if scale:
-        cells["best valid nll (bits)"] = _mean_and_deviation(groups["valid_loss"], ".3f")
-        cells["parameters"] = groups["parameters"].first().map("{:,.0f}".format)
-        cells["training min"] = groups["minutes"].mean().map("{:.1f}".format)
-    if scale and base:
+    cells["best valid nll (bits)"] = _mean_and_deviation(groups["valid_loss"], ".3f")
+    cells["parameters"] = groups["parameters"].first().map("{:,.0f}".format)
+    cells["training min"] = groups["minutes"].mean().map("{:.1f}".format)
+    if base:
         cells[f"time ÷ {base_title}"] = _time_ratios(figures, base)
     if metric == "bleu1":
         cells["length ÷ reference"] = _mean_and_deviation(groups["length_ratio"], ".2f")
@@ -174,8 +173,7 @@ def _gains(values: Any, baseline: str, form: str) -> Any:
 def _notes(table: Any, column: Any, scale: Any, figures: Any) -> list[str]:
     """Notes below a column's table, some of them empty."""
     base = table["baseline"]
-    notes = [column.get("note", "")]
-    notes.append(_data_and_seeds(scale) if scale else "Not trained at this scale.")
+    notes = [column.get("note", ""), _data_and_seeds(scale)]
     notes += [f"Signature `{text}`." for text in figures["signature"].dropna().unique()]
     if figures["p"].notna().any():
         notes.append(

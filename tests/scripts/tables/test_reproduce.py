@@ -185,7 +185,7 @@ def test_stopped_it_goes_on_and_makes_what_is_missing_or_changed(folder: Path) -
     pair, cells = folder / "pair.yaml", folder / "runs" / "tables" / "cells" / "parallel"
     text = pair.read_text()
     pair.write_text(text.replace("flags: {", "flags: {kerbs: {arch: none}, "))
-    started = [ROOT / SCRIPT, *FLAGS, "--table", "pair.yaml"]
+    started = [str(ROOT / SCRIPT), *FLAGS, "--table", "pair.yaml"]
     with subprocess.Popen(started, cwd=folder) as first:
         deadline = time.monotonic() + HANGS
         while not list(cells.glob("kerbs_softmax-s1-*/checkpoints/checkpoint_last.pt")):
