@@ -362,7 +362,7 @@ def add_senses(
             f"{_OUTPUT_LAYER}weight": rows,
             f"{_OUTPUT_LAYER}theta": torch.zeros(len(rows)),
             f"{_OUTPUT_LAYER}inventory.word_of_sense": word_of_sense,
-            f"{_OUTPUT_LAYER}inventory.checksum": torch.tensor(checksum_of(word_of_sense)),
+            f"{_OUTPUT_LAYER}inventory.checksum": checksum_of(word_of_sense),
             f"{_OUTPUT_LAYER}inventory.usage": usage.float(),
         },
     )

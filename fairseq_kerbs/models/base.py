@@ -251,14 +251,16 @@ def check_output_layer(layer: OutputLayer, state_dict: dict[str, Tensor]) -> Non
             f"a negative number is in {prefix}inventory.usage of the checkpoint: the file is "
             "damaged; take another checkpoint of that training."
         )
-    if int(held["inventory.checksum"]) != checksum_of(held["inventory.word_of_sense"]):
+    allocation = held["inventory.word_of_sense"]
+    whole = not allocation.is_floating_point()
+    if whole and checksum_of(allocation).tolist() != held["inventory.checksum"].tolist():
         raise UserError(
             "the checkpoint is an average of checkpoints between which senses moved to other "
-            "words: average only those between which the log of the training has senses_moved 0. "
-            "If it is no average, it is damaged; take another checkpoint of that training."
+            "words: average only those after the last line 'reallocation after … updates' of the "
+            "training's log. If it is no average, it is damaged; take another checkpoint."
         )
     try:
-        build_sense_table(held["inventory.word_of_sense"], words, layer.max_senses)
+        build_sense_table(allocation, words, layer.max_senses)
     except (ValueError, RuntimeError) as error:
         raise UserError(
             f"the checkpoint's senses do not fit: {error} Give the --max-senses that it was "

@@ -71,13 +71,15 @@ def number_senses(word_of_sense: Tensor, usage: Tensor) -> Tensor:
     return numbers
 
 
-def checksum_of(word_of_sense: Tensor) -> int:
-    """The CRC-32 of an allocation, [M].
+def checksum_of(word_of_sense: Tensor) -> Tensor:
+    """The CRC-32 of an allocation of whole numbers, [M], as two numbers of 16 bits: int64 [2].
 
-    Programs that average checkpoints average this number, too. If senses moved between the
-    checkpoints, the result is not the checksum of the averaged allocation.
+    Programs that average checkpoints average these numbers, too. If senses moved between the
+    checkpoints, the results are not the checksum of the averaged allocation. If none did, they are,
+    also in float32, in which sums of such numbers are exact.
     """
-    return zlib.crc32(word_of_sense.cpu().numpy().tobytes())
+    number = zlib.crc32(word_of_sense.cpu().numpy().astype("<i8").tobytes())
+    return torch.tensor([number >> 16, number & 0xFFFF])
 
 
 class SenseInventory(SenseStatistics):
@@ -96,7 +98,7 @@ class SenseInventory(SenseStatistics):
     """
 
     word_of_sense: Tensor  # [M] word of each sense
-    checksum: Tensor  # [] that of word_of_sense, by which an average of checkpoints is known
+    checksum: Tensor  # [2] that of word_of_sense, by which an average of checkpoints is known
 
     def __init__(
         self,
@@ -114,7 +116,7 @@ class SenseInventory(SenseStatistics):
         super().__init__(vocab_size, total_senses)
         self.max_senses = max_senses
         self.register_buffer("word_of_sense", allocation)
-        self.register_buffer("checksum", torch.tensor(0))
+        self.register_buffer("checksum", torch.zeros(2, dtype=torch.long))
         self._renew_checksum()
         self._table: SenseTable | None = None
         self._renew_table()
@@ -150,7 +152,7 @@ class SenseInventory(SenseStatistics):
 
     def _renew_checksum(self) -> None:
         if self.word_of_sense.device.type != "meta":
-            self.checksum.fill_(checksum_of(self.word_of_sense))
+            self.checksum.copy_(checksum_of(self.word_of_sense))
 
     def _renew_table(self) -> None:
         """Build the table now: torch.compile could not, since sizes in it depend on values."""
@@ -161,6 +163,8 @@ class SenseInventory(SenseStatistics):
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args)
+        if f"{prefix}checksum" not in state_dict:  # as strict=False allows
+            self._renew_checksum()
         self._renew_table()
 
     def extra_repr(self) -> str:

@@ -50,7 +50,7 @@ _STAND_IN = """#!{python} -IS
 import json, os, socket, sys
 name = os.path.basename(sys.argv[0])
 arguments = sys.argv[1:]
-if name == "python":
+if name in ("python", "python3"):
     if "-m" not in arguments[:2] or "fairseq_kerbs.cli" not in arguments[:3]:
         os.execv({python!r}, [sys.argv[0], *arguments])
     name = "fairseq-kerbs"
@@ -75,6 +75,7 @@ STAND_INS = (
     "fairseq-preprocess",
     "fairseq-train",
     "python",
+    "python3",
 )
 
 
@@ -170,8 +171,10 @@ class _Server:
         atexit.register(self._end)
         self.folder.mkdir()
         # a python that is started as the one in this folder has the packages of ours
-        base = Path(sys.base_prefix) / "bin"
-        (self.folder.parent / "pyvenv.cfg").write_text(f"home = {base}\n")
+        ours = Path(sys.prefix) / "pyvenv.cfg"
+        base = f"home = {sys.base_prefix}/bin\n"  # of tests without a virtual environment
+        settings = ours.read_text() if ours.exists() else base
+        (self.folder.parent / "pyvenv.cfg").write_text(settings)
         (self.folder.parent / "lib").symlink_to(Path(sys.prefix) / "lib")
         for name in STAND_INS:
             program = self.folder / name

@@ -2,17 +2,20 @@
 
 import copy
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fairseq_kerbs.kernels import KERNELS, build_kernel
+from fairseq_kerbs.kernels import KERNELS, InnerProductKernel, Kernel, build_kernel
+from fairseq_kerbs.kernels.base import Partials
 from fairseq_kerbs.likelihood import mixture
 from fairseq_kerbs.likelihood.mixture import Mixture, mixture_nll
-from fairseq_kerbs.likelihood.nll import NllOptions
+from fairseq_kerbs.likelihood.nll import NllOptions, nll_with_posteriors
 from fairseq_kerbs.output_layers.mixture import MixtureOutputLayer
+from tests.helpers.likelihood import chunks_of
 from tests.helpers.reference import (
     Memory,
     naive_mixture_contexts,
@@ -27,6 +30,16 @@ KERNEL_LISTS = [
     ["lin", "log", "lin"],
     ["kerbs", "lin", "kerbs", "kerbs_released", "log"],
 ]
+
+
+class Twice(InnerProductKernel):
+    """Two times the inner product, with a bias that would be doubled as well."""
+
+    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
+        return 2.0 * x
+
+    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
+        return Partials(2.0)
 
 
 def make(
@@ -57,6 +70,16 @@ def reference(layer: Any, h: Tensor) -> Tensor:
     return naive_mixture_log_probs(contexts, layer.weight, log_weights, names, thetas, layer.bias)
 
 
+@pytest.fixture(params=["chunk", "component"])
+def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Losses by chunks of 8, or by component in chunks of 8."""
+    monkeypatch.setattr(mixture, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(mixture, "LEAST_WORDS", 1 if request.param == "component" else 10**9)
+    with chunks_of(8):
+        yield request.param
+
+
+@pytest.mark.usefixtures("by")
 @pytest.mark.parametrize("kernels", KERNEL_LISTS, ids=",".join)
 @pytest.mark.parametrize("biases", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -66,9 +89,7 @@ def test_scores_loss_and_all_gradients_are_those_of_the_reference(
     biases: bool,
     dtype: torch.dtype,
     smoothing: float,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mixture, "CHUNK_BYTES", 1)  # chunks of 8
     layer = make(kernels, dtype, biases=biases)
     exact = copy.deepcopy(layer).double()
     h = torch.randn(37, 6, dtype=dtype, requires_grad=True)
@@ -106,13 +127,13 @@ def test_scores_loss_and_all_gradients_are_those_of_the_reference(
             torch.testing.assert_close(ours.double(), theirs, rtol=tolerance, atol=limit, msg=name)
 
 
+@pytest.mark.usefixtures("by")
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("names", [("lin", "lin"), ("lin", "kerbs")], ids=",".join)
 def test_gradients_are_finite_differences(
-    names: tuple[str, str], biased: bool, smoothing: float, monkeypatch: pytest.MonkeyPatch
+    names: tuple[str, str], biased: bool, smoothing: float
 ) -> None:
-    monkeypatch.setattr(mixture, "CHUNK_BYTES", 1)  # chunks of 8
     kernels = [build_kernel(name).bind(4) for name in names]
     target = torch.randint(7, (9,))
     options = NllOptions(label_smoothing=smoothing, reduction="none")
@@ -144,6 +165,7 @@ def test_a_mixture_of_two_softmaxes_by_hand() -> None:
     torch.testing.assert_close(found, torch.tensor([expected, 1 - expected], dtype=torch.float64))
 
 
+@pytest.mark.usefixtures("by")
 @pytest.mark.parametrize("name", sorted(KERNELS))
 def test_every_kernel_can_be_a_component(name: str) -> None:
     layer = make(["lin", name, name]).eval()
@@ -161,6 +183,7 @@ def test_every_kernel_can_be_a_component(name: str) -> None:
         torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.usefixtures("by")
 @pytest.mark.parametrize("reduction", ["sum", "mean", "none"])
 @pytest.mark.parametrize("tokens", [0, 3])
 def test_no_token_gives_zero(tokens: int, reduction: str) -> None:
@@ -172,6 +195,7 @@ def test_no_token_gives_zero(tokens: int, reduction: str) -> None:
     assert all(value.grad.eq(0).all() for value in layer.parameters())
 
 
+@pytest.mark.usefixtures("by")
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_probabilities_below_the_least_float_keep_their_gradient(smoothing: float) -> None:
     """p_k(y) near e^−2000, weights near e^−500: where sums of probabilities would be 0."""
@@ -193,6 +217,7 @@ def test_probabilities_below_the_least_float_keep_their_gradient(smoothing: floa
         torch.testing.assert_close(ours.double(), right, rtol=1e-4, atol=limit)
 
 
+@pytest.mark.usefixtures("by")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_extreme_inputs_stay_finite(dtype: torch.dtype) -> None:
     layer = make(["lin", "kerbs", "log", "lin"], dtype, biases=True)
@@ -221,6 +246,7 @@ def test_extreme_inputs_stay_finite(dtype: torch.dtype) -> None:
     assert (scores.double().exp().sum(1) - 1).abs().max() <= 1e-5
 
 
+@pytest.mark.usefixtures("by")
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("biases", [False, True])
 def test_low_precision_and_autocast_sum_in_float32(smoothing: float, biases: bool) -> None:
@@ -248,7 +274,7 @@ def test_low_precision_and_autocast_sum_in_float32(smoothing: float, biases: boo
 
 @pytest.mark.parametrize("kernels", [["lin"] * 3, ["lin", "log", "kerbs"]], ids=",".join)
 def test_nothing_is_tokens_by_words(kernels: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With label smoothing; without it, tests of the nll of a component say so."""
+    """By chunks; the likelihood of a component has tests of its own."""
     tokens = 320
     words = 500
     dim = 6
@@ -269,6 +295,7 @@ def test_nothing_is_tokens_by_words(kernels: list[str], monkeypatch: pytest.Monk
     assert memory.peak <= 4 * tokens * words  # by autograd it would be K such matrices, and more
 
 
+@pytest.mark.usefixtures("by")
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("reduction", ["sum", "mean", "none"])
 def test_ignored_tokens_may_be_nan(smoothing: float, reduction: str) -> None:
@@ -290,12 +317,54 @@ def test_ignored_tokens_may_be_nan(smoothing: float, reduction: str) -> None:
         assert len(gradient) == 7 or not gradient[3].any()
 
 
+@pytest.mark.parametrize(
+    ("words", "kernels", "options", "dtype", "expected"),
+    [
+        (4096, ["lin", "lin"], {}, torch.float32, True),
+        (4096, ["lin", "log"], {}, torch.float64, True),
+        (4095, ["lin", "lin"], {}, torch.float32, False),
+        (4096, ["lin", "lin"], {"label_smoothing": 0.1}, torch.float32, False),
+        (4096, ["lin", "lin"], {}, torch.bfloat16, False),
+        (4096, ["lin", "log"], {"biased": True}, torch.float32, False),
+        (4096, ["lin", Twice()], {"biased": True}, torch.float32, False),
+        (4096, ["lin", Twice()], {}, torch.float32, True),
+    ],
+)
+def test_components_are_computed_on_their_own_where_that_is_exact_and_faster(
+    words: int,
+    kernels: list[str | Kernel],
+    options: dict[str, Any],
+    dtype: torch.dtype,
+    expected: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = []
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return nll_with_posteriors(*arguments)
+
+    monkeypatch.setattr(mixture, "nll_with_posteriors", counted)
+    biased = options.get("biased", False)
+    layer = MixtureOutputLayer(4, words, kernels, biases=biased).to(dtype)
+    h = torch.randn(5, 4, dtype=dtype)
+    target = torch.randint(words, (5,))
+    smoothing = options.get("label_smoothing", 0.0)
+    loss = layer.nll(h, target, label_smoothing=smoothing)
+    assert len(calls) == (2 if expected else 0)
+    right = naive_smoothed_losses(layer.log_probs(h), target, smoothing).sum()
+    torch.testing.assert_close(loss, right.to(loss.dtype), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("by")
 def test_wrong_targets_are_refused() -> None:
     layer = make(["lin"])
     h = torch.zeros(4, 6).double()
     for target in (torch.zeros(4).int(), torch.full((4,), 13)):
         with pytest.raises(ValueError, match=r"`target` (is torch.int32|holds 13, .* 13 words)"):
             layer.nll(h, target)
+    with pytest.raises(ValueError, match=r"`target` holds -100, .* 13 words"):
+        layer.nll(h, torch.full((4,), -100), ignore_index=0)
 
 
 def test_logits_of_words_have_the_output_bias() -> None:

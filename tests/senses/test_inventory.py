@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fairseq_kerbs.senses import (
     SenseInventory,
     build_sense_table,
+    checksum_of,
     number_senses,
     random_allocation,
 )
@@ -93,6 +94,23 @@ def test_state_dict_carries_everything_that_lasts() -> None:
     assert not copy_of.pending.any()
     assert torch.equal(copy_of.table.senses, source.table.senses)
     torch.testing.assert_close(copy_of.state_dict(), source.state_dict(), rtol=0, atol=0)
+
+
+def test_the_checksum_is_that_of_the_allocation() -> None:
+    """Whatever its dtype; also after moves, and after states without one."""
+    inventory = SenseInventory(3, 6, 4)
+    first = inventory.checksum.clone()
+    assert torch.equal(checksum_of(inventory.word_of_sense.int()), first)
+    assert 0 <= int(first.min()) <= int(first.max()) < 2**16
+    words = inventory.word_of_sense.roll(1)
+    inventory.move(torch.arange(6), words)
+    assert not torch.equal(inventory.checksum, first)
+    assert torch.equal(inventory.checksum, checksum_of(words))
+    state = inventory.state_dict()
+    del state["checksum"]
+    fresh = SenseInventory(3, 6, 4)
+    fresh.load_state_dict(state, strict=False)
+    assert torch.equal(fresh.checksum, inventory.checksum)
 
 
 def test_senses_are_numbered_by_usage_within_their_words() -> None:
