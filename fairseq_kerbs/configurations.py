@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -197,6 +198,8 @@ def check_flags(where: str, content: Any) -> Flags:
     for name, value in flags.items():
         if name.startswith("-"):
             raise UserError(f"{where}: {name}: write the flag without leading dashes")
+        if not re.fullmatch(r"\w[\w-]*", name):
+            raise UserError(f"{where}: '{name}' is no name of a flag; write 'name: value'")
         texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
         if not texts and not isinstance(value, (str, bool, type(None))):
             raise UserError(
@@ -240,7 +243,12 @@ def program_arguments(data: str, flags: Flags, extra: Sequence[str] = ()) -> lis
 
 def check_data(data: str) -> None:
     """Raise a UserError unless each folder in ``data``, separated by ':', has a dictionary."""
-    for folder in map(Path, data.split(":")):
+    for name in data.split(":"):
+        if not name:
+            raise UserError(
+                f"DATA '{data}' has an empty name; write folders with a ':' between two of them"
+            )
+        folder = Path(name)
         if not any(folder.glob("dict*.txt")):
             raise UserError(
                 f"{folder} does not exist or has no dict.*.txt; name the 'bin' folder that "

@@ -24,6 +24,7 @@ from fairseq_kerbs.utils.checkpoint_files import (
     LAST,
     NO_FILE,
     check_checkpoint,
+    check_is_of_fairseq,
     check_whole,
     is_remote,
     with_suffix,
@@ -79,6 +80,8 @@ def check_call(call: Call, data: str, *, dry_run: bool = False) -> None:
     check_languages(call, data)
     _check_splits(call, data, shown_only=dry_run)
     if call.program == TRAIN:
+        _check_further_folders(call, data, shown_only=dry_run)
+        _check_best_metric(call)
         _check_unused_splits(call, data)
         _check_alignments(call, data)
         _check_beginning(call)
@@ -91,6 +94,7 @@ def check_flags(call: Call) -> None:
     """Raise a UserError if fairseq cannot use the values of flags, whatever the data are."""
     _check_ranges(call)
     _check_literals(call)
+    _check_references(call)
     _check_together(call)
     _check_files(call)
 
@@ -147,6 +151,10 @@ def _check_literals(call: Call) -> None:
     for name in sorted(call.given):
         action = call.actions.get(name)
         value = getattr(call.values, name, None)
+        if name == "adam_betas" and not _are_betas(value):
+            raise UserError(
+                f"--adam-betas {value}: these are two numbers within [0, 1); write '(0.9, 0.98)'"
+            )
         if action is None or action.default != "{}" or not isinstance(value, str):
             continue
         if not any(_is_mapping(read, value) for read in (ast.literal_eval, json.loads)):
@@ -160,6 +168,25 @@ def _is_mapping(read: Callable[[str], Any], text: str) -> bool:
         return isinstance(read(text), dict)
     except (ValueError, SyntaxError):
         return False
+
+
+def _are_betas(value: Any) -> bool:
+    """Tell whether a value is, or is written as, two decay rates of Adam."""
+    try:
+        betas = ast.literal_eval(value) if isinstance(value, str) else value
+        return len(betas) == 2 and all(within(beta, "[0, 1)") for beta in betas)
+    except (ValueError, SyntaxError, TypeError):
+        return False
+
+
+def _check_references(call: Call) -> None:
+    """Refuse ``${…}``, which fairseq takes for the name of another setting."""
+    for name in sorted(call.given):
+        value = getattr(call.values, name, None)
+        if isinstance(value, str) and "${" in value:
+            raise UserError(
+                f"{call.flag(name)} {value} has '${{', which fairseq interprets; write it out"
+            )
 
 
 # ------------------------------------------------------------------ flags that go together
@@ -214,6 +241,26 @@ def _check_together(call: Call) -> None:
                 f"{call.flag(clash[0])} does not go with --finetune-from-model, which resets all "
                 "of the training; leave one of them out"
             )
+
+
+def _check_best_metric(call: Call) -> None:
+    """Refuse a metric of the best checkpoint that our criterion does not log.
+
+    fairseq finds that out after the first validation, before it has saved a checkpoint.
+    """
+    values = vars(call.values)
+    metric = values["best_checkpoint_metric"]
+    if values.get("criterion") != "kerbs_cross_entropy":  # others have metrics of their own
+        return
+    logged = ["loss", "nll_loss", "ppl"]
+    if values.get("report_accuracy"):
+        logged.append("accuracy")
+    if values.get("eval_bleu"):
+        logged.append("bleu")
+    if metric not in logged and not metric.startswith("mixture_"):
+        needs = {"accuracy": "--report-accuracy", "bleu": "--eval-bleu"}.get(metric)
+        advice = f"add {needs}" if needs else f"give one of {', '.join(logged)}"
+        raise UserError(f"--best-checkpoint-metric {metric} is not logged; {advice}")
 
 
 def _check_precision(call: Call) -> None:
@@ -291,6 +338,7 @@ def _check_beginning(call: Call) -> None:
             raise UserError(
                 f"{last} is damaged; to go on from another checkpoint, name it with --restore-file"
             ) from None
+        check_is_of_fairseq(last)
         return
     for name in ("continue_once", "finetune_from_model"):
         file = values.get(name)
@@ -384,13 +432,38 @@ def _check_splits(call: Call, data: str, *, shown_only: bool) -> None:
         return
     for name in read:
         subsets = str(values[name])
-        for split in subsets.split(",") if call.program == TRAIN else [subsets]:
+        if name == "train_subset" and "," in subsets:
+            raise UserError(
+                f"--train-subset {subsets}: fairseq trains on one split; give one, and further "
+                "data as DATA:MORE"
+            )
+        for split in subsets.split(",") if name == "valid_subset" else [subsets]:
             if split in there and not shown_only:
                 both_sides = call.program == TRAIN and is_translation(call)
                 _check_split_files(folder, split, both_sides=both_sides)
             if split not in there:
                 found = f"give one of {', '.join(there)}" if there else "prepare the data again"
                 raise UserError(f"{call.flag(name)} {split}: {folder} has no such split; {found}")
+
+
+def _check_further_folders(call: Call, data: str, *, shown_only: bool) -> None:
+    """Check the folders after the first one, from which fairseq reads further epochs.
+
+    It reads them by the dictionaries of the first, and looks for their split after an epoch.
+    """
+    first, *others = map(Path, data.split(":"))
+    split = str(call.values.train_subset)
+    for folder in others:
+        for dictionary in sorted(first.glob("dict*.txt")):
+            other = folder / dictionary.name
+            if not other.is_file() or other.read_bytes() != dictionary.read_bytes():
+                raise UserError(
+                    f"{other} is not the dictionary {dictionary}, by which {folder} would be read; "
+                    "prepare all text in one call of 'prepare', or with these dictionaries "
+                    "(fairseq-preprocess --srcdict, --tgtdict)"
+                )
+        if not shown_only and split not in splits_in(folder):
+            raise UserError(f"--train-subset {split}: {folder} has no such split")
 
 
 def _check_unused_splits(call: Call, data: str) -> None:

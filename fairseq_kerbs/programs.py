@@ -85,11 +85,7 @@ def read_call(program: str, data: str, flags: Flags, extra: Sequence[str] = ()) 
         choices = [
             choice for choice, former_flags in replaced.items() if f"--{name}" in former_flags
         ]
-        if action is not None and action.nargs == 0 and isinstance(value, (str, list)):
-            raise UserError(
-                f"the configuration has '{name}: {value}', but --{name} is a switch; write "
-                f"'{name}: true', or false"
-            )
+        check_form(name, value, action)
         if choices:
             dropped.setdefault(choices[0], []).append(f"--{name}")
         elif action is None or action.dest not in overriding:
@@ -106,6 +102,31 @@ def read_call(program: str, data: str, flags: Flags, extra: Sequence[str] = ()) 
         on_command_line=overriding,
         dropped=dropped,
     )
+
+
+def check_form(name: str, value: Any, action: argparse.Action | None) -> None:
+    """Refuse a value of a configuration that its flag cannot have in this form.
+
+    ``action`` is that of the flag, None if the parser has no such flag.
+    """
+    if action is None:
+        return
+    advice = ""
+    if action.nargs == 0 and isinstance(value, (str, list)):
+        advice = f"--{name} is a switch; write '{name}: true', or false"
+    elif action.nargs is None and isinstance(value, list) and len(value) != 1:
+        one = ",".join(map(str, value)) or "VALUE"
+        advice = f"--{name} has one value; write '{name}: {one}'"
+    elif action.nargs is None and value is True:
+        advice = f"--{name} is no switch; give it a value"
+    if advice:
+        raise UserError(f"the configuration has '{name}: {_in_yaml(value)}', but {advice}")
+
+
+def _in_yaml(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(value)}]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # ------------------------------------------------------------------ fairseq's parsers
@@ -184,7 +205,7 @@ def names_of_part(chooser: str, choice: Any) -> set[str]:
     return set() if part is None else {part.__name__, part.__module__.rpartition(".")[2]}
 
 
-def _flags_of(chooser: str, choice: Any) -> set[str]:
+def flags_of_part(chooser: str, choice: Any) -> set[str]:
     """Flags of the part that a value chooses, such as those of an optimizer."""
     part = _part(chooser, choice)
     if part is None:
@@ -398,7 +419,7 @@ def _replaced(
     replaced = {}
     for chooser, choice in after.items():
         if before[chooser] != choice:
-            own = _flags_of(chooser, before[chooser])
+            own = flags_of_part(chooser, before[chooser])
             choice_as_flag = f"{flag_of(chooser)} {choice}"
             replaced[choice_as_flag] = own - set(parser._option_string_actions)
     return replaced

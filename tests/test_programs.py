@@ -150,6 +150,23 @@ def test_translate_takes_the_languages_of_the_flags(way: list[str], bin_folder: 
     assert languages_of_text(call, str(bin_folder)) == ("en", "de")
 
 
+@pytest.mark.parametrize(
+    ("train", "generate", "way", "task"),
+    [
+        ({}, {}, [], "translation"),
+        ({"task": "language_modeling"}, {}, [], "language_modeling"),
+        ({"task": "language_modeling"}, {"task": "translation"}, [], "translation"),
+        ({"task": "language_modeling"}, {}, ["--task", "translation"], "translation"),
+    ],
+)
+def test_a_model_generates_in_the_task_of_its_training(
+    train: Flags, generate: Flags, way: list[str], task: str, bin_folder: Path
+) -> None:
+    experiment = Experiment((), train, generate)
+    call = plan_generation(experiment, str(bin_folder), "save", way, print_senses=False)
+    assert call.values.task == task
+
+
 def test_languages_of_a_folder_of_dictionaries(bin_folder: Path, tmp_path: Path) -> None:
     """They are those of the record; without it, those of the flags, as a message asks for."""
     folder = tmp_path / "bin"

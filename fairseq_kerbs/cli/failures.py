@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.failures import FULL
 from fairseq_kerbs.utils.files import atomic_write
 
 if TYPE_CHECKING:
@@ -44,6 +45,13 @@ def say_failure(call: Call, failure: Failure, folder: Path) -> int:
     Raises:
         UserError: flags of the call are to blame.
     """
+    if FULL in failure.error:
+        print(
+            f"fairseq-kerbs: error: {folder}: {FULL}; free some, remove {folder}/*.tmp, and give "
+            "the same command again",
+            file=sys.stderr,
+        )
+        return 1
     named = flags_to_blame(call, failure)
     possible = [] if named else _given_at_start(call, failure)
     where = _write_traceback(folder, failure.text)

@@ -50,6 +50,7 @@ _NOT_OF_TEXT = {
     "task": "translates, and has --task translation",
     "score_reference": "has no reference to score; use generate",
     "prefix_size": "has no reference to begin with; use generate",
+    "nbest": "writes the best translation of each line; use generate",
     "num_shards": "translates every line",
     "shard_id": "translates every line",
 }
@@ -73,6 +74,8 @@ def plan_generation(
 
     best = str(Path(save_dir) / "checkpoint_best.pt")
     flags = {"path": best, "gen-subset": "test", **experiment.generate}
+    if "task" in experiment.train:
+        flags.setdefault("task", experiment.train["task"])
     call = read_call(GENERATE, data, flags, passed_on)
     if print_senses and "post_process" in call.given:
         if "post_process" in call.on_command_line:
@@ -306,8 +309,8 @@ def translate(
     experiment = load_experiment(config, data)
     call = plan_generation(experiment, data, save_dir, passed_on, print_senses=print_senses)
     folder = Path(data.split(":")[0])
-    source, target = languages_of_text(call, data)
     check_text_call(call)
+    source, target = languages_of_text(call, data)
     check_checkpoints(call)
     check_direction(call, source, target)
     _choose_threads(experiment, data, call)
@@ -368,11 +371,16 @@ def languages_of_text(call: Call, data: str) -> tuple[str, str]:
 
 def check_text_call(call: Call) -> None:
     """Raise a UserError if a flag cannot be served for text from standard input."""
-    from fairseq_kerbs.program_checks import check_flags
+    from fairseq_kerbs.program_checks import check_flags, is_translation
 
     for name, reason in _NOT_OF_TEXT.items():
         if name in call.on_command_line:
             raise UserError(f"{call.flag(name)} does not go with translate, which {reason}")
+    if not is_translation(call):
+        raise UserError(
+            f"a model of --task {call.values.task} does not translate; generate continues the "
+            "lines of a split, and fairseq-interactive those of standard input"
+        )
     check_flags(call)
 
 

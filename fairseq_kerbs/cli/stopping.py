@@ -34,6 +34,13 @@ def where_it_goes_on(call: Call) -> str:
     # the second is of the first of three steps
     files = [file for file in (folder / name, folder / "softmax" / name) if file.is_file()]
     if not files:
+        pattern = with_suffix("checkpoint*.pt", values.checkpoint_suffix)
+        others = sorted(folder.glob(pattern), key=lambda file: file.stat().st_mtime)
+        if others:
+            return (
+                f"{folder} has no {name}, so that the same command begins anew; to go on, add "
+                f"--restore-file {others[-1]}"
+            )
         return (
             f"no checkpoint yet in {folder}, so that the same command begins anew "
             "(--save-interval-updates N saves after every N updates)"

@@ -112,13 +112,18 @@ def train(config: Path, data: str, save_dir: str, passed_on: tuple[str, ...], dr
     """
     from fairseq_kerbs.models import check_flags_of_model
     from fairseq_kerbs.program_checks import check_call
-    from fairseq_kerbs.training.staged import Training, check_text, check_training
+    from fairseq_kerbs.training.staged import (
+        Training,
+        call_after_placement,
+        check_text,
+        check_training,
+    )
 
     experiment = load_experiment(config, data)
     flags = {"save-dir": save_dir, **experiment.train}
     training = Training(data, save_dir, flags, passed_on)
     if experiment.placement is not None:
-        check_training(training, experiment.placement)
+        whole = check_training(training, experiment.placement)
     call = training.call()
     if call.values.save_dir != save_dir:
         raise UserError(
@@ -127,6 +132,9 @@ def train(config: Path, data: str, save_dir: str, passed_on: tuple[str, ...], dr
         )
     check_call(call, data, dry_run=dry_run)
     check_flags_of_model(call.values)
+    if experiment.placement is not None:
+        last = call_after_placement(training, experiment.placement, whole)
+        check_flags_of_model(last.values)
     if not dry_run:
         if experiment.placement is not None:
             check_text(call, data)

@@ -128,8 +128,11 @@ class _Transformer(KerbsModel):
         refuse_flags(args, cls.arch, "adaptive_softmax_cutoff", *cls.refused)
         if args.composition_from and not getattr(args, "max_update", None):
             raise ValueError("--composition-from is a share of --max-update: give that, too.")
-        if args.composition_from and args.composition == "prior":
-            raise ValueError("--composition-from goes with --composition posterior: leave one out.")
+        if args.composition_from and (args.composition == "prior" or not args.composition_passes):
+            raise ValueError(
+                "--composition-from goes with --composition posterior and --composition-passes: "
+                "leave one out."
+            )
         composed = args.input_embedding == "composed"
         if composed and args.decoder_input_dim != args.decoder_output_dim:
             raise ValueError(

@@ -24,8 +24,8 @@ from fairseq_kerbs.configurations import (
     flag_of,
     language_pair,
 )
-from fairseq_kerbs.program_checks import check_languages
-from fairseq_kerbs.programs import TRAIN, Call, read_call
+from fairseq_kerbs.program_checks import check_flags, check_languages
+from fairseq_kerbs.programs import TRAIN, Call, check_form, flags_of_part, read_call
 from fairseq_kerbs.reallocation.clustering import LEAST_CONTEXTS
 from fairseq_kerbs.training.curve import Continued
 from fairseq_kerbs.utils.checkpoint_files import LAST, check_whole
@@ -54,14 +54,29 @@ So do all that begin with ``reset_``."""
 
 _SAME_IN_ALL_STEPS = {
     "arch",
-    "kernel",
-    "max-senses",
-    "save-dir",
+    "criterion",
     "lr-scheduler",
     "max-update",
+    "save-dir",
+    "source-lang",
+    "target-lang",
+    "task",
     "total-num-update",
+    "user-dir",
 }
-"""Flags that ``placement: train`` cannot change."""
+"""Flags that ``placement: train`` cannot change. Neither can it change those of the architecture,
+but for :data:`_NOT_OF_PARAMETERS`."""
+
+_NOT_OF_PARAMETERS = (
+    "cluster-gap",
+    "composition",
+    "dropout",
+    "log-prob-threshold",
+    "max-moves",
+    "reallocation",
+    "sense-decay",
+)
+"""Parts of the names of flags of an architecture that change none of its parameters."""
 
 _SCHEDULES_BY_MAX_UPDATE = ("cosine", "tri_stage")
 """Schedules whose length is ``--max-update``, and so not that of the whole training."""
@@ -298,8 +313,7 @@ def check_training(training: Training, placement: StagedPlacement) -> Call:
         clash.append("--save-dir")
     if getattr(given, "kernel", "kerbs") != "kerbs":
         clash.append(f"--kernel {given.kernel}")
-    fixed = sorted(_SAME_IN_ALL_STEPS & placement.train.keys())
-    clash += [f"--{name} (placement: train)" for name in fixed]
+    clash += [f"--{name} (placement: train)" for name in _fixed_flags(given, placement)]
     if clash:
         raise UserError(
             f"{', '.join(clash)} does not go with a configuration that has a placement of senses"
@@ -326,6 +340,36 @@ def check_training(training: Training, placement: StagedPlacement) -> Call:
     if ":" in training.data:
         raise UserError(f"{training.data}: a training with placement takes one folder of data")
     return call
+
+
+def _fixed_flags(given: Any, placement: StagedPlacement) -> list[str]:
+    """Flags of ``placement: train`` that the softmax has settled, by the flags of its training."""
+    of_arch = {flag.removeprefix("--") for flag in flags_of_part("arch", given.arch)}
+    return sorted(
+        name
+        for name in placement.train
+        if name in _SAME_IN_ALL_STEPS
+        or (name in of_arch and not any(part in name for part in _NOT_OF_PARAMETERS))
+    )
+
+
+def call_after_placement(training: Training, placement: StagedPlacement, call: Call) -> Call:
+    """The call of the third step, whose flags of ``placement: train`` are checked.
+
+    ``call`` is what :func:`check_training` returned. A UserError is raised if fairseq-train refuses
+    these flags, or cannot use their values.
+    """
+    actions = {flag: one for one in call.actions.values() for flag in one.option_strings}
+    try:
+        for name, value in placement.train.items():
+            check_form(name, value, actions.get(f"--{name}"))
+        last = _Steps(training, placement, call).train_kerbs().call()
+        check_flags(last)
+    except UserError as error:
+        if not placement.train:
+            raise
+        raise UserError(f"placement: train: {error}") from None
+    return last
 
 
 def check_text(call: Call, data: str) -> None:

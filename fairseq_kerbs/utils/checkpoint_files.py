@@ -60,6 +60,20 @@ def check_whole(path: Path) -> None:
         raise damaged(path)
 
 
+def check_is_of_fairseq(path: Path) -> None:
+    """Raise a UserError if a whole file of torch has no model of fairseq-train.
+
+    Names of its entries are looked for in the pickle, which is not loaded.
+    """
+    if not zipfile.is_zipfile(path):  # a pickle, by torch before 1.6
+        return
+    with zipfile.ZipFile(path) as archive:
+        pickles = [name for name in archive.namelist() if name.endswith("data.pkl")]
+        content = archive.read(pickles[0]) if pickles else b""
+    if b"model" not in content or not (b"cfg" in content or b"args" in content):
+        raise UserError(f"{path} holds no model of fairseq-train; name one of its checkpoints")
+
+
 def check_checkpoint(path: Path, flag: str = "") -> None:
     """Raise a UserError unless a path is a whole checkpoint of fairseq-train.
 
@@ -80,6 +94,7 @@ def check_checkpoint(path: Path, flag: str = "") -> None:
             f"{name}there is no checkpoint {path}; name a file that fairseq-train wrote"
         )
     check_whole(path)
+    check_is_of_fairseq(path)
 
 
 def not_finite(parameters: Mapping[str, Tensor]) -> str | None:

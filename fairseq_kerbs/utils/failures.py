@@ -36,6 +36,8 @@ _STEPS = frozenset(("train_step", "valid_step", "inference_step"))
 _FAIRSEQ = re.compile(r"[/\\](?:fairseq|fairseq_cli|fairseq_kerbs)[/\\]")
 _WORDS = re.compile(r"\w+(?:-\w+)*")
 _LONGEST = 300
+FULL = "No space left on device"
+"""What exceptions say if a disk is full."""
 _OF_SYSTEM = (
     "out of memory",
     "can't allocate memory",
@@ -45,7 +47,7 @@ _OF_SYSTEM = (
     "NCCL",
     "killed by signal",
     "file write failed",
-    "No space left",
+    FULL,
 )
 """What exceptions say if memory, a disk or a device failed, or another process."""
 _noted = False  # whether an update has been noted

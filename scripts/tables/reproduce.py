@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import importlib
 import json
 import os
 import sys
@@ -11,6 +12,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from difflib import get_close_matches
 from pathlib import Path
 from typing import IO, Any
 
@@ -59,12 +61,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args, extra = parser.parse_known_args(arguments)
     stop_on_signals()  # end at once, with the trainings that run
     try:
+        _check_unknown(parser, extra)
         return _run_snakemake(args, extra)
     except (UserError, ModuleNotFoundError) as error:
         sentence = sentence_of(error)
         if not sentence:
             raise
         parser.exit(2, f"reproduce_tables.sh: error: {sentence}\n")
+
+
+def _check_unknown(parser: argparse.ArgumentParser, extra: Sequence[str]) -> None:
+    """Refuse a flag that is nearly one of ours, and none of Snakemake's."""
+    ours = [flag for action in parser._actions for flag in action.option_strings]
+    flags = [word.partition("=")[0] for word in extra if word.startswith("--")]
+    near = {flag: get_close_matches(flag, ours, n=1, cutoff=0.8) for flag in flags}
+    if any(near.values()):
+        snakemake: Any = importlib.import_module("snakemake.cli")
+        theirs = snakemake.get_argument_parser()._option_string_actions
+        for flag, matches in near.items():
+            if matches and flag not in theirs:
+                raise UserError(f"unrecognized argument {flag}; did you mean {matches[0]}?")
 
 
 def _positive(text: str) -> int:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,20 @@ def test_no_flag_is_to_blame(tmp_path: Path, capsys: Capsys) -> None:
     assert said.startswith("text\nfairseq-kerbs: error: ")
     assert said.endswith("; see above\n")
     assert say_failure(call, failure("none", at_start=True), tmp_path) == 1
+
+
+def test_a_full_disk_is_one_sentence(tmp_path: Path, capsys: Capsys) -> None:
+    """Without a traceback, for which there is no place either."""
+    full = replace(
+        failure("no space left on device", of_system=True),
+        error="OSError: [Errno 28] No space left on device: 'checkpoint_1_3.pt'",
+    )
+    assert say_failure(call_with(), full, tmp_path) == 1
+    assert capsys.readouterr().err == (
+        f"fairseq-kerbs: error: {tmp_path}: No space left on device; free some, remove "
+        f"{tmp_path}/*.tmp, and give the same command again\n"
+    )
+    assert not list(tmp_path.iterdir())
 
 
 def test_flags_that_may_be_to_blame(tmp_path: Path) -> None:

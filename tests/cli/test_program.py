@@ -85,6 +85,14 @@ generate:
     "recipe.yaml": b"extends: whole.yaml\nplacement: {at: 0.2, total: 3}\n",
     "placement.yaml": b"placement: {at: 0.2, total: 3}",
     "former.yaml": b"senses: {at: 0.2, total: 3}",
+    "rate.yaml": b"extends: whole.yaml\nplacement: {at: 0.2, total: 3, train: {lr: -1}}\n",
+    "rates.yaml": b"extends: whole.yaml\nplacement: {at: 0.2, total: 3, train: {lr: [1, 2]}}\n",
+    "typo.yaml": b"extends: whole.yaml\nplacement: {at: 0.2, total: 3, train: {max-token: 9}}\n",
+    "wider.yaml": b"extends: whole.yaml\nplacement: {at: 0.2, total: 3, train: {hidden-size: 9}}\n",
+    "list.yaml": b"extends: whole.yaml\ntrain: {lr: [1e-3, 1e-4]}\n",
+    "true.yaml": b"extends: whole.yaml\ntrain: {seed: true}\n",
+    "equals.yaml": b"train: {lr=3: x}\n",
+    "lm.yaml": b"train: {task: language_modeling}\ngenerate: {cpu: true}\n",
     "later.yaml": b"placement: {at: 0.2, total: 3, train: {arch: x, output-layer: softmax}}",
 }
 PREPARE = "prepare --source-lang de --target-lang en --dest {out}/dest --workers 1 --bpe none"
@@ -147,6 +155,29 @@ MISUSES = [
     ),
     (f"{RECIPE} --kernel lin --no-save", "--no-save, --kernel lin does not go"),
     (f"train {{work}}/later.yaml {SAVE}", "--output-layer, --arch (placement: train) does not"),
+    (f"train {{work}}/rate.yaml {SAVE}", "placement: train: --lr is -1.0, but must be within"),
+    (f"train {{work}}/rates.yaml {SAVE}", "placement: train: the configuration has 'lr: [1, 2]'"),
+    (f"train {{work}}/typo.yaml {SAVE}", "placement: train: unrecognized arguments: --max-token 9"),
+    (f"train {{work}}/wider.yaml {SAVE}", "--hidden-size (placement: train) does not"),
+    (f"train {{work}}/list.yaml {SAVE}", "--lr has one value; write 'lr: 1e-3,1e-4'"),
+    (f"train {{work}}/true.yaml {SAVE}", "has 'seed: true', but --seed is no switch; give it a"),
+    (f"train {{work}}/equals.yaml {SAVE}", "equals.yaml: train: 'lr=3' is no name of a flag"),
+    (
+        "train {work}/whole.yaml {work}/bin:{work}/turned {out}/save",
+        "dict.en.txt is not the dict",
+    ),
+    ("train {work}/whole.yaml {work}/bin:{work}/no_training {out}/save", "has no such split"),
+    ("train {work}/whole.yaml {work}/bin: {out}/save", "has an empty name; write folders"),
+    (f"{WHOLE} --best-checkpoint-metric blu", "is not logged; give one of loss, nll_loss, ppl"),
+    (f"{WHOLE} --best-checkpoint-metric accuracy", "is not logged; add --report-accuracy"),
+    (f"{WHOLE} --adam-betas (2,3)", "two numbers within [0, 1); write '(0.9, 0.98)'"),
+    (f"{WHOLE} --tensorboard-logdir ${{{{x}}}}/y", "which fairseq interprets; write it out"),
+    (f"{WHOLE} --train-subset train,valid", "fairseq trains on one split; give one"),
+    (f"{WHOLE} --restore-file {{work}}/foreign.pt", "foreign.pt holds no model of fairseq-train"),
+    (f"{GENERATE} --path {{work}}/foreign.pt", "foreign.pt holds no model of fairseq-train"),
+    ("train {work}/whole.yaml {work}/bin {work}/strange", "checkpoint_last.pt holds no model of"),
+    (f"{TRANSLATE} --nbest 2", "--nbest does not go with translate"),
+    ("translate {work}/lm.yaml {work}/bin {work}/trained", "--task language_modeling does not tr"),
     (f"{RECIPE} --max-update x", "argument --max-update: invalid int value: 'x'"),
     (f"{RECIPE} --max-update=0", "needs --max-update"),
     (f"{RECIPE} --max-senses 2", "more than --max-senses 2"),
@@ -402,6 +433,22 @@ FOLLOWED = {
     f"train {{work}}/flag.yaml {SAVE}": f"train {{work}}/placement.yaml {SAVE} {DRY}",
     f"train {{work}}/former.yaml {SAVE}": f"train {{work}}/placement.yaml {SAVE} {DRY}",
     f"train {{work}}/many.yaml {SAVE}": f"train {{work}}/many.yaml {SAVE} --max-senses 5 {DRY}",
+    f"train {{work}}/typo.yaml {SAVE}": f"{RECIPE} {DRY}",
+    f"train {{work}}/true.yaml {SAVE}": f"{WHOLE} --seed 3 {DRY}",
+    f"{WHOLE} --train-subset train,valid": (
+        f"{WHOLE} --train-subset train {DRY}",
+        f"train {{work}}/whole.yaml {{work}}/bin:{{work}}/bin {{out}}/save {DRY}",
+    ),
+    f"train {{work}}/list.yaml {SAVE}": f"{WHOLE} --lr 1e-3,1e-4 {DRY}",
+    "train {work}/whole.yaml {work}/bin:{work}/turned {out}/save": (
+        f"train {{work}}/whole.yaml {{work}}/bin:{{work}}/bin {{out}}/save {DRY}"
+    ),
+    f"{WHOLE} --best-checkpoint-metric blu": f"{WHOLE} --best-checkpoint-metric ppl --max-update 2",
+    f"{WHOLE} --best-checkpoint-metric accuracy": (
+        f"{WHOLE} --best-checkpoint-metric accuracy --report-accuracy --max-update 2"
+    ),
+    f"{WHOLE} --adam-betas (2,3)": f"{WHOLE} --adam-betas '(0.9, 0.98)' {DRY}",
+    f"{TRANSLATE} --nbest 2": f"{GENERATE} --nbest 2",
     f"{RECIPE} --max-update=0": f"{RECIPE} --max-update=2 {DRY}",
     f"{RECIPE} --max-senses 2": f"{RECIPE} --max-senses 3 {DRY}",
     f"{RECIPE} --lr-scheduler cosine": f"{RECIPE} --lr-scheduler polynomial_decay {DRY}",
@@ -669,6 +716,9 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     spoilt["reversed/checkpoint_best"]["cfg"]["task"].update(source_lang="en", target_lang="de")
     spoilt["senses"]["cfg"]["model"].total_senses = 2.0
     spoilt["negative"]["model"]["decoder.output.inventory.usage"][5] = -1.0
+    spoilt["foreign"] = {"a": 1}
+    (folder / "strange").mkdir()
+    spoilt["strange/checkpoint_last"] = spoilt["foreign"]
     for name, value in spoilt.items():
         torch.save(value, folder / f"{name}.pt")
     return folder

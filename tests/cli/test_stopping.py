@@ -36,6 +36,16 @@ def test_where_a_stopped_training_goes_on(tiny_work: Path, tmp_path: Path) -> No
     said = where_it_goes_on(call_of(tmp_path))
     assert said.startswith(f"no checkpoint yet in {tmp_path}, so that the same command begins anew")
 
+    for at, name in enumerate(("checkpoint_1_8.pt", "checkpoint_best.pt", "checkpoint_1_4.pt")):
+        (tmp_path / name).touch()  # of --no-last-checkpoints
+        os.utime(tmp_path / name, (at, at))
+    assert where_it_goes_on(call_of(tmp_path)) == (
+        f"{tmp_path} has no checkpoint_last.pt, so that the same command begins anew; to go on, "
+        f"add --restore-file {tmp_path}/checkpoint_1_4.pt"
+    )
+    for file in tmp_path.glob("*.pt"):
+        file.unlink()
+
     first = tmp_path / "softmax" / "checkpoint_last.pt"
     first.parent.mkdir()
     shutil.copy(tiny_work / "model.pt", first)  # of two updates

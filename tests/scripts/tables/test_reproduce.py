@@ -42,6 +42,8 @@ FLAGS = ["--corpora", "raw", "--jobs", "2"]
         ("--report-only", "there is no run to train or to report"),
         ("--jobs 0", "argument --jobs: 0 is no number of runs; give 1 or more"),
         ("--jobs two", "argument --jobs: two is no number of runs; give 1 or more"),
+        ("--tabel 2", "unrecognized argument --tabel; did you mean --table?"),
+        ("--dryrun --corpora nowhere", "there is no run to train or to report"),
         ("--work data/file", "--work: data/file cannot be used (Not a directory)"),
         ("--results data/file/x", "--results: data/file cannot be used (Not a directory)"),
         ("--results {table}", "--results {folder}/{{table}}: Snakemake reads braces as a pattern"),
