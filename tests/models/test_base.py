@@ -305,7 +305,7 @@ def test_the_prior_is_used_before_a_share_of_the_updates() -> None:
     torch.testing.assert_close(features(), refined, rtol=0, atol=0)
     with pytest.raises(UserError, match="--composition-from goes with --composition posterior"):
         make_model("transformer", composition_from=0.25, max_update=10, composition="prior")
-    with pytest.raises(UserError, match="--composition-from goes with .* --composition-passes"):
+    with pytest.raises(UserError, match=r"--composition-from goes with .* --composition-passes"):
         make_model("transformer", composition_from=0.25, max_update=10, composition_passes=0)
     with pytest.raises(UserError, match="--composition-from is a share of --max-update"):
         make_model("transformer", composition_from=0.25)
