@@ -152,7 +152,7 @@ def test_an_interval_of_the_released_code_is_its_loop(dtype: torch.dtype, cases:
             for name, value in layer.state_dict().items():
                 if "interval" in name:
                     assert not value.any()
-                elif not name.endswith("word_of_sense"):
+                elif not name.endswith(("word_of_sense", "checksum")):
                     assert torch.equal(value, before[name]), name
             moved = moved + len(moves)
             given = given + own
