@@ -45,7 +45,7 @@ SELDOM = {
         # the first update: what is logged of moves
         "training/sense_updates": "_reallocate master_copy summarize",
         # the first update: the sums go to the GPU; a new table is checked and made after moves
-        "senses/inventory": "move build_sense_table",
+        "senses/inventory": "move build_sense_table _renew_checksum checksum_of",
         "senses/statistics": "pending",
         "output_layers/base": "senses_per_word",
         # policies count on the CPU; Algorithm 1 is a loop over words, with a heap
