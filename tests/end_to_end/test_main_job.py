@@ -6,9 +6,9 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
-from zipfile import ZipFile
 
 import pytest
+import torch
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_cli import eval_lm
@@ -122,7 +122,7 @@ def test_senses_of_ambiguous_words_are_reported(work: Path) -> None:
 
 
 def test_a_refusal_of_fairseq_leaves_the_old_output(work: Path, tmp_path: Path) -> None:
-    ZipFile(tmp_path / "checkpoint_best.pt", "w").close()  # whole, but without a model
+    torch.save({"model": {}, "cfg": {}}, tmp_path / "checkpoint_best.pt")  # whole, but incomplete
     (tmp_path / "generate-test.txt").write_text("earlier output\n")
     run_program(GENERATE, CONFIG, "data/bin", tmp_path, cwd=work, status=1)
     assert (tmp_path / "generate-test.txt").read_text() == "earlier output\n"
