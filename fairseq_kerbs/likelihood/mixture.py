@@ -33,7 +33,7 @@ from fairseq_kerbs.likelihood.nll import (
     check_target,
     nll_with_posteriors,
 )
-from fairseq_kerbs.senses import SenseTable
+from fairseq_kerbs.senses import build_sense_table
 from fairseq_kerbs.torch_compat import is_compiling
 
 CHUNK_BYTES = 16 << 20  # size of the logits of all components, on a CPU
@@ -94,9 +94,11 @@ def _has_separate_components(mixture: Mixture, options: NllOptions) -> bool:
     faster = w.device.type == "cpu" and len(w) >= LEAST_WORDS and not is_compiling()
     # gradients by w are rounded to its dtype before they are summed over components
     exact = w.dtype == product_dtype(contexts, w) == compute_dtype(contexts, w)
-    # the only bias there is a coordinate of w
-    has_bias = mixture.bias is None or all(type(k) is InnerProductKernel for k in mixture.kernels)
-    return options.label_smoothing == 0.0 and faster and exact and has_bias
+    # a bias there is a coordinate of w, which is one for inner products alone
+    expressible = mixture.bias is None or all(
+        type(kernel) is InnerProductKernel for kernel in mixture.kernels
+    )
+    return options.label_smoothing == 0.0 and faster and exact and expressible
 
 
 def _losses_by_component(mixture: Mixture, target: Tensor, options: NllOptions) -> Tensor:
@@ -110,8 +112,7 @@ def _losses_by_component(mixture: Mixture, target: Tensor, options: NllOptions) 
     if mixture.bias is not None:
         contexts = F.pad(contexts, (0, 1), value=1.0)
         w = torch.cat([w, mixture.bias.to(w.dtype).unsqueeze(1)], 1)
-    words = torch.arange(len(w), device=w.device)
-    one_sense = SenseTable(words.unsqueeze(1), torch.ones_like(words.unsqueeze(1)).bool(), words)
+    one_sense = build_sense_table(torch.arange(len(w), device=w.device), len(w))
     options = replace(options, reduction="none", compile=False)
     nlls = [
         nll_with_posteriors(h, SenseParameters(w, theta, one_sense, kernel), target, options)[0]
