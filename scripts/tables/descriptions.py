@@ -41,6 +41,7 @@ OTHERS = (
     "search",
     "rate_grid",
     "gao_search",
+    "gao_mixture_search",
     "gao_grid",
     "reallocation_grid",
     "lm_grid",
