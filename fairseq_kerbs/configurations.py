@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, Union
@@ -87,6 +87,9 @@ class Experiment:
     train: Flags
     generate: Flags
     placement: StagedPlacement | None = None
+    origins: Mapping[tuple[str, str], Path] = field(default_factory=dict)
+    """The file that sets a flag, by the section (``train``, ``generate`` or ``placement``) and the
+    name of the flag."""
 
 
 def load_experiment(path: Path | str, extending: tuple[Path, ...] = ()) -> Experiment:
@@ -119,6 +122,7 @@ def load_experiment(path: Path | str, extending: tuple[Path, ...] = ()) -> Exper
     train: Flags = {}
     generate: Flags = {}
     placement = None
+    origins: dict[tuple[str, str], Path] = {}
     for name in extended if isinstance(extended, list) else [extended]:
         file = Path(os.path.normpath(_folder_of(path) / str(name)))  # without '..' in messages
         if not file.is_file():
@@ -130,11 +134,18 @@ def load_experiment(path: Path | str, extending: tuple[Path, ...] = ()) -> Exper
         train |= parent.train
         generate |= parent.generate
         placement = parent.placement or placement
-    train |= check_flags(f"{path}: train", content.get("train"))
-    generate |= check_flags(f"{path}: generate", content.get("generate"))
+        origins |= parent.origins
+    own = {
+        "train": check_flags(f"{path}: train", content.get("train")),
+        "generate": check_flags(f"{path}: generate", content.get("generate")),
+    }
+    train |= own["train"]
+    generate |= own["generate"]
     if "placement" in content:
         placement = _placement(path, content["placement"])
-    return Experiment(tuple(files), train, generate, placement)
+        own["placement"] = placement.train
+    origins |= {(section, flag): path for section, flags in own.items() for flag in flags}
+    return Experiment(tuple(files), train, generate, placement, origins)
 
 
 def _folder_of(path: Path) -> Path:

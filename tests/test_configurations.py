@@ -89,6 +89,14 @@ def test_extending_file_wins_and_may_take_away(tmp_path: Path) -> None:
     assert [*map(" ".join, arguments)] == ["--lr 2 --clip-norm 0.1 --seed 3", "--beam 5"]
     files = ["a.yaml", "more.yaml", "root.yaml", "other.yaml"]
     assert [file.name for file in experiment.files] == files
+    origins = {name: file.name for (_, name), file in experiment.origins.items()}
+    assert origins == {
+        "lr": "more.yaml",
+        "cpu": "a.yaml",
+        "beam": "root.yaml",
+        "clip-norm": "other.yaml",
+        "seed": "a.yaml",
+    }
 
 
 def test_command_line_replaces_the_file() -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import click
 
 from fairseq_kerbs.cli.parameters import FILE, no_flag
+from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.failures import REFUSAL, REPORTS, read_failure
 from fairseq_kerbs.utils.processes import run_program
 from fairseq_kerbs.utils.threads import limit_threads, one_thread
@@ -70,6 +73,33 @@ def load_experiment(config: Path, data: str) -> Experiment:
     experiment = configurations.load_experiment(configurations.find_configuration(config))
     configurations.check_data(data)
     return experiment
+
+
+@contextmanager
+def naming_files(
+    experiment: Experiment, section: str, passed_on: Sequence[str] = ()
+) -> Iterator[None]:
+    """Say in a UserError about a flag in which file of a configuration the flag is.
+
+    Args:
+        experiment: the configuration.
+        section: the section that is read, ``train`` or ``generate``. What is wrong in placement
+            is said to be in "placement: train".
+        passed_on: arguments of the command line, whose flags are not those of the section.
+    """
+    try:
+        yield
+    except UserError as error:
+        flag = re.search(r"--[a-z][\w-]*", str(error))
+        if flag is None:
+            raise
+        given = {word.partition("=")[0] for word in passed_on}
+        if "placement: train" in str(error):
+            section, given = "placement", set()
+        file = experiment.origins.get((section, flag[0][2:])) if flag[0] not in given else None
+        if file is None or str(file) in str(error):
+            raise
+        raise UserError(f"{error} ({flag[0]} is in {file})", error.program) from error
 
 
 def choose_threads(training: argparse.Namespace) -> None:

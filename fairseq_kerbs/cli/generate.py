@@ -18,6 +18,7 @@ from fairseq_kerbs.cli.experiments import (
     data_argument,
     dry_run_option,
     load_experiment,
+    naming_files,
     passed_on_argument,
     run_fairseq,
     save_dir_argument,
@@ -206,7 +207,8 @@ def generate(
     from fairseq_kerbs.program_checks import check_call, check_languages, is_translation
 
     experiment = load_experiment(config, data)
-    call = plan_generation(experiment, data, save_dir, passed_on, print_senses=print_senses)
+    with naming_files(experiment, "generate", passed_on):
+        call = plan_generation(experiment, data, save_dir, passed_on, print_senses=print_senses)
     first_data = Path(data.split(":")[0])
     if reference is not None:
         if not reference.is_file():
@@ -216,7 +218,8 @@ def generate(
         scored_as = pair[1] if base_language(pair[1]) in bleu.TOKENIZED else language
         metrics = {"BLEU": bleu.bleu_metric(language=scored_as)}  # which may refuse the language
         check_reference(call, first_data, reference)
-    check_call(call, data, dry_run=dry_run)
+    with naming_files(experiment, "generate", passed_on):
+        check_call(call, data, dry_run=dry_run)
     output = output or Path(save_dir) / f"generate-{call.values.gen_subset}.txt"
     check_can_write(output, "--output")
     command = [find_program(call.program), *call.arguments]
@@ -307,9 +310,10 @@ def translate(
     from fairseq_kerbs.data.prepare import preparation_of
 
     experiment = load_experiment(config, data)
-    call = plan_generation(experiment, data, save_dir, passed_on, print_senses=print_senses)
     folder = Path(data.split(":")[0])
-    check_text_call(call)
+    with naming_files(experiment, "generate", passed_on):
+        call = plan_generation(experiment, data, save_dir, passed_on, print_senses=print_senses)
+        check_text_call(call)
     source, target = languages_of_text(call, data)
     check_checkpoints(call)
     check_direction(call, source, target)

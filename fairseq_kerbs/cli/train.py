@@ -19,6 +19,7 @@ from fairseq_kerbs.cli.experiments import (
     data_argument,
     dry_run_option,
     load_experiment,
+    naming_files,
     passed_on_argument,
     run_fairseq,
     save_dir_argument,
@@ -122,19 +123,20 @@ def train(config: Path, data: str, save_dir: str, passed_on: tuple[str, ...], dr
     experiment = load_experiment(config, data)
     flags = {"save-dir": save_dir, **experiment.train}
     training = Training(data, save_dir, flags, passed_on)
-    if experiment.placement is not None:
-        whole = check_training(training, experiment.placement)
-    call = training.call()
-    if call.values.save_dir != save_dir:
-        raise UserError(
-            f"--save-dir {call.values.save_dir}: the folder is this command's argument SAVE_DIR; "
-            "leave out the flag, also in the configuration"
-        )
-    check_call(call, data, dry_run=dry_run)
-    check_flags_of_model(call.values)
-    if experiment.placement is not None:
-        last = call_after_placement(training, experiment.placement, whole)
-        check_flags_of_model(last.values)
+    with naming_files(experiment, "train", passed_on):
+        if experiment.placement is not None:
+            whole = check_training(training, experiment.placement)
+        call = training.call()
+        if call.values.save_dir != save_dir:
+            raise UserError(
+                f"--save-dir {call.values.save_dir}: the folder is this command's argument "
+                "SAVE_DIR; leave out the flag, also in the configuration"
+            )
+        check_call(call, data, dry_run=dry_run)
+        check_flags_of_model(call.values)
+        if experiment.placement is not None:
+            last = call_after_placement(training, experiment.placement, whole)
+            check_flags_of_model(last.values)
     if not dry_run:
         if experiment.placement is not None:
             check_text(call, data)

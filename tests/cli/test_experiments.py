@@ -1,9 +1,13 @@
 """Arguments of commands that pass flags on to fairseq; the table of misuses has more."""
 
 import shlex
+from pathlib import Path
 
 import pytest
 
+from fairseq_kerbs.cli.experiments import naming_files
+from fairseq_kerbs.configurations import Experiment
+from fairseq_kerbs.utils.errors import UserError
 from tests.helpers.cli import Capsys, kerbs, parsed
 
 
@@ -33,3 +37,13 @@ def test_what_is_refused_before_fairseq_starts(name: str, capsys: Capsys) -> Non
         said = kerbs(capsys, name, *shlex.split(arguments), status=2)
         assert said.startswith(f"fairseq-kerbs {name}: error: {sentence}")
         assert said.count("\n") == 1
+
+
+def test_a_flag_of_the_command_line_is_in_no_file() -> None:
+    file = Path("mine.yaml")
+    experiment = Experiment((file,), {"lr": "x"}, {}, None, {("train", "lr"): file})
+    for passed_on, named in (((), True), (("--lr", "y"), False), (("--lr=y",), False)):
+        with pytest.raises(UserError) as refusal, naming_files(experiment, "train", passed_on):
+            raise UserError("argument --lr: invalid value", "fairseq-train")
+        assert str(refusal.value).endswith(" (--lr is in mine.yaml)") == named
+        assert refusal.value.program == "fairseq-train"

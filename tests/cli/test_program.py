@@ -91,6 +91,9 @@ generate:
     "wider.yaml": b"extends: whole.yaml\nplacement: {at: 0.2, total: 3, train: {hidden-size: 9}}\n",
     "list.yaml": b"extends: whole.yaml\ntrain: {lr: [1e-3, 1e-4]}\n",
     "true.yaml": b"extends: whole.yaml\ntrain: {seed: true}\n",
+    "slip.yaml": b"extends: list.yaml\ngenerate: {bean: 2}\n",
+    "text.yaml": b"extends: whole.yaml\ntrain: {lr: x}\n",
+    "over.yaml": b"extends: text.yaml\n",
     "equals.yaml": b"train: {lr=3: x}\n",
     "lm.yaml": b"train: {task: language_modeling}\ngenerate: {cpu: true}\n",
     "later.yaml": b"placement: {at: 0.2, total: 3, train: {arch: x, output-layer: softmax}}",
@@ -156,7 +159,12 @@ MISUSES = [
     (f"{RECIPE} --kernel lin --no-save", "--no-save, --kernel lin does not go"),
     (f"train {{work}}/later.yaml {SAVE}", "--output-layer, --arch (placement: train) does not"),
     (f"train {{work}}/rate.yaml {SAVE}", "placement: train: --lr is -1.0, but must be within"),
+    (f"train {{work}}/rate.yaml {SAVE}", "(--lr is in {work}/rate.yaml)"),
     (f"train {{work}}/rates.yaml {SAVE}", "placement: train: the configuration has 'lr: [1, 2]'"),
+    (f"train {{work}}/over.yaml {SAVE}", "invalid value: 'x' (--lr is in {work}/text.yaml)"),
+    (f"train {{work}}/over.yaml {SAVE} --lr y", "argument --lr: invalid value: 'y'"),
+    ("generate {work}/slip.yaml {work}/bin {out}/save", "(--bean is in {work}/slip.yaml)"),
+    ("translate {work}/slip.yaml {work}/bin {out}/save", "(--bean is in {work}/slip.yaml)"),
     (f"train {{work}}/typo.yaml {SAVE}", "placement: train: unrecognized arguments: --max-token 9"),
     (f"train {{work}}/wider.yaml {SAVE}", "--hidden-size (placement: train) does not"),
     (f"train {{work}}/list.yaml {SAVE}", "--lr has one value; write 'lr: 1e-3,1e-4'"),
@@ -435,6 +443,8 @@ FOLLOWED = {
     f"train {{work}}/many.yaml {SAVE}": f"train {{work}}/many.yaml {SAVE} --max-senses 5 {DRY}",
     f"train {{work}}/typo.yaml {SAVE}": f"{RECIPE} {DRY}",
     f"train {{work}}/true.yaml {SAVE}": f"{WHOLE} --seed 3 {DRY}",
+    "generate {work}/slip.yaml {work}/bin {out}/save": f"{GENERATE} --beam 2 {DRY}",
+    "translate {work}/slip.yaml {work}/bin {out}/save": f"{GENERATE} --beam 2 {DRY}",
     f"{WHOLE} --train-subset train,valid": (
         f"{WHOLE} --train-subset train {DRY}",
         f"train {{work}}/whole.yaml {{work}}/bin:{{work}}/bin {{out}}/save {DRY}",
@@ -613,6 +623,8 @@ ADVICE = re.compile(
     re.IGNORECASE,
 )
 """What a remedy names, in the last part of a sentence."""
+PLACE = re.compile(r" \(--[\w-]+ is in [^)]+\)$")
+"""Where a flag of a configuration is, which is no remedy."""
 ALONE = (
     # what is wrong, without a remedy besides that
     "no such option",
@@ -763,7 +775,7 @@ def test_misuse(command: str, named: str, work: Path, out: Path, capsys: Capsys)
     assert not (out / "dest" / "bin").exists()
     assert files_below(work) == before
     check_followed(command, line)
-    remedy = re.split(r"[;:] ", line.partition("error: ")[2])[-1]
+    remedy = re.split(r"[;:] ", PLACE.sub("", line.partition("error: ")[2]))[-1]
     if ADVICE.search(remedy) and not RANGE.search(line) and not any(a in line for a in ALONE):
         assert command in FOLLOWED, f"follow this advice by a line of FOLLOWED: {remedy}"
 
