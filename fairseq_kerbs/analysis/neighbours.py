@@ -60,8 +60,12 @@ def similarity_graph(
     """Similarity of words to their nearest ones, a symmetric matrix [V, V].
 
     ``words`` [V] is true for those that are to be compared. ``similarity`` is one of
-    `SIMILARITIES`. What is not above 0 is left out.
+    `SIMILARITIES`, otherwise a ValueError is raised. What is not above 0 is left out.
     """
+    if similarity not in SIMILARITIES:
+        raise ValueError(
+            f"`similarity` is '{similarity}'; it must be one of {', '.join(SIMILARITIES)}."
+        )
     owners = layer.word_of_sense.cpu()
     usage = layer.usage.float().cpu()
     totals = torch.zeros(layer.vocab_size).index_add_(0, owners, usage)
@@ -69,6 +73,8 @@ def similarity_graph(
     vectors = layer.weight.detach().float()[used, : layer.embed_dim - layer.biased]  # [n, d]
     if similarity == "cosine":
         vectors = normalize(vectors - vectors.mean(0))
+    if not len(vectors):
+        return sparse.csr_matrix((layer.vocab_size, layer.vocab_size), dtype=np.float64)
     most = min(NEAREST * layer.max_senses, len(vectors) - 1)
     near = [_nearest(vectors, first, most) for first in range(0, len(vectors), _ROWS)]
     alike, columns = (torch.cat(parts) for parts in zip(*near))  # [n, most]

@@ -217,9 +217,14 @@ def partial_correlation(x: Floats, y: Floats, given: Floats, axis: int = -1) -> 
 
 
 def _pearson(x: Floats, y: Floats, axis: int) -> Any:
-    x = x - x.mean(axis, keepdims=True)
-    y = y - y.mean(axis, keepdims=True)
+    x, y = _centred(x, axis), _centred(y, axis)
     return (x * y).sum(axis) / np.sqrt((x**2).sum(axis) * (y**2).sum(axis))
+
+
+def _centred(values: Floats, axis: int) -> Any:
+    """Values minus their mean, exactly 0 where all are equal, although the mean is rounded."""
+    constant = np.ptp(values, axis=axis, keepdims=True) == 0
+    return np.where(constant, 0.0, values - values.mean(axis, keepdims=True))
 
 
 def interval(values: Floats) -> dict[str, float]:

@@ -31,7 +31,7 @@ OUTPUT_EMBEDDINGS = (
 
 
 def load_model_and_task(
-    path: Path, data: Path | None = None, *, trust: bool = False, any_model: bool = False
+    path: Path | str, data: Path | None = None, *, trust: bool = False, any_model: bool = False
 ) -> tuple[Any, Any]:
     """Load the model of a checkpoint in evaluation mode, and its task, by fairseq's functions.
 
@@ -41,7 +41,7 @@ def load_model_and_task(
     :func:`build_model_and_task`.
     """
     others = None if any_model else ()
-    checkpoint = open_checkpoint(path, data, trust=trust, others=others)
+    checkpoint = open_checkpoint(Path(path), data, trust=trust, others=others)
     return build_model_and_task(checkpoint, data)
 
 
@@ -128,7 +128,7 @@ def _placeholder_dictionary(entries: int) -> Any:
 
 
 def load_layer(
-    path: Path, dictionary: Path | None = None, trust: bool = False, any_model: bool = False
+    path: Path | str, dictionary: Path | None = None, trust: bool = False, any_model: bool = False
 ) -> tuple[OutputLayer, Any]:
     """Load the output layer and target dictionary of a checkpoint.
 
@@ -136,6 +136,7 @@ def load_layer(
     ``trust`` and ``any_model`` see :func:`load_model_and_task`. A UserError is raised if the model
     or the dictionary cannot be read, or they do not match.
     """
+    path = Path(path)
     checkpoint = open_checkpoint(path, trust=trust, others=None if any_model else ())
     model, _ = build_model_and_task(checkpoint, None)
     layer = model_layer(model, path)

@@ -54,7 +54,7 @@ _REPLACEMENTS = {
 # ------------------------------------------------------------------ the file
 
 
-def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
+def read_checkpoint(path: Path | str, trust: bool = False) -> dict[str, Any]:
     """Read a checkpoint of fairseq-train onto the CPU, without settings that open files.
 
     With ``trust``, objects that can execute code are loaded, too. A UserError is raised if the file
@@ -62,6 +62,7 @@ def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
     has content that could execute code.
     """
     logging.getLogger("fairseq").setLevel(logging.WARNING)  # no sizes of dictionaries and the like
+    path = Path(path)
     check_checkpoint(path)
     try:
         state = _load(path, trust)

@@ -18,7 +18,7 @@ from fairseq_kerbs.kernels.base import (
 from fairseq_kerbs.kernels.functional import (
     apply_kernel,
     build_kernel,
-    check_shapes,
+    check_inputs,
     kerbs_kernel,
     kernel_logits,
 )
@@ -33,7 +33,7 @@ __all__ = [
     "KernelOption",
     "apply_kernel",
     "build_kernel",
-    "check_shapes",
+    "check_inputs",
     "compute_dtype",
     "gao",
     "kerbs",

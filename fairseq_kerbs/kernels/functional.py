@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fairseq_kerbs.kernels.base import KERNELS, Kernel, compute_dtype, safe_inverse, safe_norm
 from fairseq_kerbs.kernels.prepared import widen
+from fairseq_kerbs.utils.autograd import first_derivative
 
 
 def build_kernel(name: str | Kernel, **options: Any) -> Kernel:
@@ -36,7 +37,7 @@ class _KernelFunction(torch.autograd.Function):
         return kernel.value(x, h_norm, w_norm, prepared)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivative
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, prepared = ctx.saved_tensors
         x, h_norm, w_norm, _ = inputs
@@ -88,8 +89,11 @@ def apply_kernel(
     return _KernelFunction.apply(kernel, prepared, x, h_norm, w_norm, theta)
 
 
-def check_shapes(h: Tensor, w: Tensor, theta: Tensor) -> None:
-    """Raise a ValueError unless the shapes are [..., d], [M, d] and [M]."""
+def check_inputs(h: Tensor, w: Tensor, theta: Tensor) -> None:
+    """Raise a ValueError unless h is [..., d], w [M, d] and θ [M], with dtypes of real numbers.
+
+    They must be on one device.
+    """
     if w.dim() != 2 or not h.dim() or h.shape[-1] != w.shape[1]:
         raise ValueError(
             f"`h` has shape {tuple(h.shape)} and `w` {tuple(w.shape)}; they must be [..., d] and "
@@ -99,6 +103,16 @@ def check_shapes(h: Tensor, w: Tensor, theta: Tensor) -> None:
         raise ValueError(
             f"`theta` has shape {tuple(theta.shape)}, but there are {w.shape[0]} senses: it is [M]."
         )
+    inputs = (h, w, theta)
+    if not all(value.is_floating_point() for value in inputs):
+        kinds = ", ".join(str(value.dtype) for value in inputs)
+        raise ValueError(
+            f"`h`, `w` and `theta` are {kinds}; they must have dtypes of real numbers, such as "
+            "torch.float32."
+        )
+    if not h.device == w.device == theta.device:
+        places = ", ".join(str(value.device) for value in inputs)
+        raise ValueError(f"`h`, `w` and `theta` are on {places}; they must be on one device.")
 
 
 def kernel_logits(
@@ -121,9 +135,10 @@ def kernel_logits(
         [..., M], in float64 if an input is float64, else float32.
 
     Raises:
-        ValueError: shapes do not match each other or the kernel, or no kernel has that name.
+        ValueError: shapes do not match each other or the kernel, a dtype or device does not fit, or
+            no kernel has that name.
     """
-    check_shapes(h, w, theta)
+    check_inputs(h, w, theta)
     dtype = compute_dtype(h, w, theta)
     with torch.autocast(h.device.type, enabled=False):
         wide_h = h.to(dtype)
@@ -149,8 +164,9 @@ def kerbs_kernel(h: Tensor, w: Tensor, theta: Tensor) -> Tensor:
         [..., M], in the common dtype of the inputs, clamped to its finite range.
 
     Raises:
-        ValueError: shapes do not match.
+        ValueError: shapes do not match, or a dtype or device does not fit.
     """
+    check_inputs(h, w, theta)
     logits = kernel_logits(h.double(), w.double(), theta.double(), "kerbs")
     dtype = torch.promote_types(torch.promote_types(h.dtype, w.dtype), theta.dtype)
     limits = torch.finfo(dtype)

@@ -24,13 +24,23 @@ from fairseq_kerbs.likelihood.chunks import (
     compute_losses,
 )
 from fairseq_kerbs.senses import SenseTable
+from fairseq_kerbs.utils.autograd import first_derivative
 
 KERNELS_BY_KEY: dict[str, Kernel] = {}  # custom operators take no Python objects
+_PLAIN = (int, float, str, type(None))  # what repr() shows as a whole
 
 
 def kernel_key(kernel: Kernel) -> str:
-    """Register a kernel for the operator. Equal kernels have the same key."""
-    key = f"{type(kernel)}{sorted(vars(kernel).items())}"
+    """Register a kernel for the operator. Kernels with equal options have the same key.
+
+    Options that are no numbers or texts, such as tensors, are equal if they are the same object,
+    which the registered kernel keeps.
+    """
+    options = [
+        (name, repr(value) if isinstance(value, _PLAIN) else f"{type(value)} {id(value)}")
+        for name, value in sorted(vars(kernel).items())
+    ]
+    key = f"{type(kernel)}{options}"
     # classes of the same name can differ, such as one that a notebook defines again
     while type(KERNELS_BY_KEY.setdefault(key, kernel)) is not type(kernel):
         key += "'"
@@ -150,7 +160,7 @@ class Nll(torch.autograd.Function):
         return loss, losses.nll, losses.sense_prob
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivative
     def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.request.unreduced:
             h, w, theta, target, weight, *table = ctx.saved_tensors

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs import torch_compat
-from fairseq_kerbs.kernels import Kernel, build_kernel, check_shapes, compute_dtype, kernel_logits
+from fairseq_kerbs.kernels import Kernel, build_kernel, check_inputs, compute_dtype, kernel_logits
 from fairseq_kerbs.kernels.prepared import product_dtype
 from fairseq_kerbs.likelihood.chunks import Smoothing, chunk_size
 from fairseq_kerbs.likelihood.custom_operator import Nll, OperatorSettings, Request, kernel_key
@@ -45,7 +45,8 @@ class NllOptions:
     The mean of no target is 0, where ``torch.nn.functional.cross_entropy`` has NaN.
 
     Raises:
-        ValueError: there is no such reduction, or ε is outside [0, 1).
+        ValueError: there is no such reduction, ε is outside [0, 1), or the ignored index is no
+            integer.
     """
 
     ignore_index: int = -100  # targets with this value are ignored
@@ -54,6 +55,11 @@ class NllOptions:
     compile: bool = True  # allow ``torch.compile``
 
     def __post_init__(self) -> None:
+        if not isinstance(self.ignore_index, int):
+            raise ValueError(
+                f"`ignore_index` is {self.ignore_index!r}; it must be an integer. One that is no "
+                "word, such as -100, ignores nothing else."
+            )
         if self.reduction not in ("sum", "mean", "none"):
             raise ValueError(
                 f"`reduction` is '{self.reduction}'; it must be 'sum', 'mean' or 'none'."
@@ -100,7 +106,7 @@ def kerbs_nll(  # noqa: PLR0913
         h: context vectors, [N, d].
         w: sense embeddings, [M, d].
         theta: kernel parameters, [M], ignored by kernels without one.
-        word_of_sense: word of each sense, [M]. Each word 0 … V − 1 has at least one.
+        word_of_sense: word of each sense, int64 [M]. Each word 0 … V − 1 has at least one.
         target: target words, int64 [N].
         kernel: a kernel, or its name.
         ignore_index, label_smoothing, reduction, compile: see :class:`NllOptions`.
@@ -119,10 +125,15 @@ def kerbs_nll(  # noqa: PLR0913
 
 
 def _check_word_of_sense(word_of_sense: Tensor, w: Tensor) -> None:
-    """Raise a ValueError unless there is a word for each of the senses w [M, d]."""
+    """Raise a ValueError unless there is a word for each of the senses w [M, d], int64 [M]."""
     if word_of_sense.shape != w.shape[:1] or not len(w):
         raise ValueError(
             f"`word_of_sense` has shape {tuple(word_of_sense.shape)}; it must be [M], M = {len(w)}."
+        )
+    if word_of_sense.dtype != torch.int64:
+        raise ValueError(
+            f"`word_of_sense` is {word_of_sense.dtype}; it must be torch.int64, with indices of "
+            "words."
         )
 
 
@@ -145,7 +156,7 @@ def nll_with_posteriors(
         ValueError: see :func:`kerbs_nll`.
     """
     w, theta, table, kernel = senses
-    check_shapes(h, w, theta)
+    check_inputs(h, w, theta)
     if h.dim() != 2:
         raise ValueError(f"`h` has shape {tuple(h.shape)}; it must be [N, d].")
     check_target(target, h)
@@ -190,7 +201,8 @@ def kerbs_log_probs(
         [..., V] in float32, or float64 if an input is float64.
 
     Raises:
-        ValueError: a shape does not fit, a word 0 … V − 1 has no sense, or no kernel has that name.
+        ValueError: a shape, dtype or device does not fit, a word 0 … V − 1 has no sense, or no
+            kernel has that name.
     """
     _check_word_of_sense(word_of_sense, w)
     table = build_sense_table(word_of_sense, vocab_size)

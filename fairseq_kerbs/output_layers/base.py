@@ -62,6 +62,30 @@ class OutputAndLoss(NamedTuple):
     loss: Tensor
 
 
+class _Values:
+    """Parameters and buffers at some time, by which later changes are noticed.
+
+    Writing through ``.data`` is not noticed, as version counters do not count it.
+    """
+
+    def __init__(self, kind: tuple[Any, ...], values: tuple[Tensor, ...]) -> None:
+        self.kind = kind  # dtypes that results depend on
+        self.values = values
+        # these share memory and version. As long as they are here, no other tensor gets the memory
+        self.memory = [value.detach() for value in values]
+        self.versions = [value._version for value in values]
+
+    def holds(self, kind: tuple[Any, ...], values: tuple[Tensor, ...]) -> bool:
+        """Whether the values are the same ones, and have not changed."""
+        return (
+            kind == self.kind
+            and len(values) == len(self.values)
+            and all(now is before for now, before in zip(values, self.values))
+            and all(now.data_ptr() == kept.data_ptr() for now, kept in zip(values, self.memory))
+            and all(now._version == before for now, before in zip(values, self.versions))
+        )
+
+
 class _Anchor(torch.autograd.Function):
     """Identity of ``h``. The parameters join the autograd graph without gradient."""
 
@@ -127,7 +151,7 @@ class OutputLayer(nn.Module):
         self.total_senses = vocab_size if total_senses is None else total_senses
         self.weight = nn.Parameter(torch.empty(self.total_senses, embed_dim))  # senses, [M, d]
         self.register_buffer("theta", torch.zeros(self.total_senses), persistent=False)
-        self._prepared: tuple[Any, Any] | None = None  # cache for decoding, with its key
+        self._prepared: tuple[_Values, Any] | None = None  # for decoding, and what it was made from
         self.kernel = build_kernel(kernel).bind(embed_dim)
         self.kernel_name = self.kernel.name
         self.has_theta = self.kernel.has_theta
@@ -136,6 +160,8 @@ class OutputLayer(nn.Module):
     def reset_parameters(self) -> None:
         """Initialize W from a normal distribution with standard deviation ``init_scale`` · d^−½."""
         nn.init.normal_(self.weight, std=self.init_scale * self.embed_dim**-0.5)
+        if not isinstance(self.theta, nn.Parameter):
+            self.theta.zero_()
 
     @property
     def word_of_sense(self) -> Tensor:
@@ -152,12 +178,13 @@ class OutputLayer(nn.Module):
     @property
     def usage(self) -> Tensor:
         """Usage U of every sense (Eq. 13), [M], uniform if it is not recorded."""
-        return torch.full((self.total_senses,), 1.0 / self.total_senses, device=self.weight.device)
+        how: Any = {"dtype": torch.float32, "device": self.weight.device}
+        return torch.full((self.total_senses,), 1.0 / self.total_senses, **how)
 
     @property
     def log_prob(self) -> Tensor:
         """Decayed sum of log P of every word (Eq. 12), [V], 0 if it is not recorded."""
-        return torch.zeros(self.vocab_size, device=self.weight.device)
+        return torch.zeros(self.vocab_size, dtype=torch.float32, device=self.weight.device)
 
     def senses_per_word(self) -> Tensor:
         """Number of senses of every word that are :meth:`in_use`, [V]."""
@@ -175,10 +202,11 @@ class OutputLayer(nn.Module):
     def look_up(self, words: Tensor, prepare: bool = False) -> LookedUp:
         """Senses of words [...], with gradients of embeddings and θ.
 
-        With ``prepare`` θ is prepared, too, for several calls of :meth:`posterior`.
+        With ``prepare`` θ is prepared, too, for several calls of :meth:`posterior`. An IndexError
+        is raised for a number that is no word.
         """
         table = self.table
-        senses = table.senses[words]
+        senses = F.embedding(words, table.senses)  # which, unlike an index, refuses negative words
         mask = table.mask[words]  # [..., K]
         usage = self.usage[senses]
         theta = self.theta[senses]
@@ -248,6 +276,10 @@ class OutputLayer(nn.Module):
     def log_probs(self, h: Tensor) -> Tensor:
         """Log-probabilities of all words (Eq. 4–5), in float32 or float64.
 
+        In evaluation mode and without gradients, prepared parameters are kept for the next call.
+        Changed parameters are noticed, but not if they are written through ``.data``: call
+        :meth:`eval` again after that.
+
         Args:
             h: context vectors, [..., d].
 
@@ -259,30 +291,58 @@ class OutputLayer(nn.Module):
         """
         self._check(h)
         if torch.is_grad_enabled() or is_compiling():
+            self._forget()
             return self._log_probs(h)
-        key, prepared = self._known(h.dtype)
-        scores, prepared = self._score(h, prepared)
-        self._prepared = None if self.training else (key, prepared)
+        known = self._known(h.dtype)
+        scores, prepared = self._score(h, known)
+        if self.training:
+            self._prepared = None
+        elif known is None:
+            self._keep(h.dtype, prepared)
         return scores
 
-    def _known(self, dtype: torch.dtype) -> tuple[Any, Any]:
-        """Key of the present parameter values for ``dtype``, and the cache if it has this key."""
-        values = (*self.parameters(), *self.buffers())
-        if any(value.is_inference() for value in values):
-            return object(), None  # made in inference mode, they have no version counters
-        products = autocast_dtype(self.weight.device.type)
-        key = (dtype, products, *((value.data_ptr(), value._version) for value in values))
-        known, prepared = self._prepared or (None, None)
-        return key, prepared if known == key else None
+    def _kind_and_values(self, dtype: torch.dtype) -> tuple[tuple[Any, ...], tuple[Tensor, ...]]:
+        """What prepared parameters depend on: dtypes, and parameters and buffers."""
+        kind = (dtype, autocast_dtype(self.weight.device.type))
+        return kind, (*self.parameters(), *self.buffers())
+
+    def _known(self, dtype: torch.dtype) -> Any:
+        """The prepared parameters for context vectors of ``dtype``, None if they are not known."""
+        if self._prepared is None:
+            return None
+        before, prepared = self._prepared
+        return prepared if before.holds(*self._kind_and_values(dtype)) else None
+
+    def _keep(self, dtype: torch.dtype, prepared: Any) -> None:
+        kind, values = self._kind_and_values(dtype)
+        # made in inference mode, tensors have no version counters
+        counted = not any(value.is_inference() for value in values)
+        self._prepared = (_Values(kind, values), prepared) if counted else None
+
+    def _forget(self) -> None:
+        """Forget prepared parameters where gradients are computed, which change parameters.
+
+        Some optimizers do so through ``.data``.
+        """
+        if torch.is_grad_enabled() and not is_compiling():
+            self._prepared = None
 
     def train(self, mode: bool = True) -> OutputLayer:
-        """Set training mode and clear the cache for decoding.
-
-        Optimizers change weights through ``.data``, which version counters do not notice.
-        """
+        """Set training mode, and forget what :meth:`log_probs` has prepared."""
         self._prepared = None
         super().train(mode)
         return self
+
+    def _apply(self, *args: Any, **options: Any) -> OutputLayer:
+        self._prepared = None
+        super()._apply(*args, **options)
+        return self
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        # the zeros are in no state, so a layer that was made without memory has none yet
+        if self.theta.is_meta and not self.weight.is_meta:
+            self.theta = torch.zeros(self.total_senses, device=self.weight.device)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_prepared": None}
@@ -341,6 +401,7 @@ class OutputLayer(nn.Module):
         flat = h.reshape(-1, self.embed_dim)
         words = target.reshape(-1)
         options.setdefault("compile", self.may_compile)
+        self._forget()
         loss, token_nll, posteriors = self._nll(flat, words, NllOptions(**options))
         if loss.dim():
             loss = loss.view(target.shape)

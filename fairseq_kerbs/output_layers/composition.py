@@ -85,7 +85,9 @@ class ComposedEmbedding(nn.Module):
     def _first_senses(self, words: Tensor) -> Tensor:
         """Embeddings [..., e] of the first senses of words [...]."""
         layer = self.layer
-        single = F.embedding(layer.table.senses[..., 0][words], layer.weight)
+        # an index would take negative words
+        first = F.embedding(words, layer.table.senses[:, :1]).squeeze(-1)
+        single = F.embedding(first, layer.weight)
         embedded = single[..., : self.embedding_dim]
         return embedded.masked_fill(words.eq(self.padding_idx).unsqueeze(-1), 0.0)
 

@@ -143,10 +143,15 @@ class KerbsOutputLayer(OutputLayer):
         self.sample: ContextSample | None = None  # for policies that read contexts
         if self.has_theta:
             self.theta = nn.Parameter(torch.empty(total_senses))
-        self.reset_parameters()
+        self._initialize()
+
+    def reset_parameters(self) -> None:
+        """Initialize everything anew: senses of words and their statistics, W and θ."""
+        self.inventory.reset_parameters()
+        self._initialize()
 
     @torch.no_grad()
-    def reset_parameters(self) -> None:
+    def _initialize(self) -> None:
         """Initialize W and θ at random (Section 4.2), then as the policy changes them."""
         super().reset_parameters()
         if self.has_theta:
@@ -197,7 +202,7 @@ class KerbsOutputLayer(OutputLayer):
         position on a GPU compiles :func:`posterior_weights`, where that pays. Otherwise it is
         called as it is.
         """
-        prepared = None if torch.is_grad_enabled() else self._known(contexts.dtype)[1]
+        prepared = None if torch.is_grad_enabled() else self._known(contexts.dtype)
         if prepared is None:
             inputs = contexts, found.rows, found.theta, found.mask, self.kernel, found.prepared
             training = torch.is_grad_enabled() and self.may_compile and not is_compiling()
@@ -232,12 +237,21 @@ class KerbsOutputLayer(OutputLayer):
         Contexts are sampled without the constant 1 of a bias.
 
         Args:
-            counts: frequency of each word in the training data, [V] [unknown]. Contexts of rare
-                words are not sampled.
+            counts: frequency of each word in the training data, int64 [V] [unknown]. Contexts of
+                rare words are not sampled.
             special: number of special symbols at the start of the vocabulary. They keep one sense.
+
+        Raises:
+            ValueError: ``counts`` has another shape, or is not int64.
         """
         if counts is None:
             counts = torch.full((self.vocab_size,), SAMPLED_CONTEXTS)
+        given = getattr(counts, "dtype", type(counts)), tuple(getattr(counts, "shape", ()))
+        if given != (torch.int64, (self.vocab_size,)):
+            raise ValueError(
+                f"`counts` is {given[0]} {list(given[1])}; it must be torch.int64 "
+                f"[{self.vocab_size}], the frequency of every word."
+            )
         dim = self.embed_dim - int(self.biased)
         memory = max(SAMPLE_MEMORY, 2 * dim * LEAST_CONTEXTS * self.vocab_size)
         self.sample = ContextSample(counts, dim, SAMPLED_CONTEXTS, memory, special)

@@ -19,7 +19,7 @@ from torch.nn.utils import skip_init
 
 from fairseq_kerbs.kernels import Kernel, build_kernel, compute_dtype
 from fairseq_kerbs.likelihood import mixture
-from fairseq_kerbs.likelihood.nll import NllOptions
+from fairseq_kerbs.likelihood.nll import NllOptions, check_target
 from fairseq_kerbs.output_layers.base import Losses, OutputLayer
 
 
@@ -163,4 +163,7 @@ class MixtureOutputLayer(OutputLayer):
         return False
 
     def _nll(self, h: Tensor, target: Tensor, options: NllOptions) -> Losses:
+        check_target(target, h)
+        counted = target != options.ignore_index
+        h = torch.where(counted.unsqueeze(1), h, 0.0)  # ignored contexts may be NaN or infinite
         return *mixture.mixture_nll(self._mixture(h), target, options), None

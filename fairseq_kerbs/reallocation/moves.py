@@ -65,13 +65,15 @@ def apply_moves(senses: SenseState, moves: Moves) -> list[tuple[Tensor, Tensor |
         that do not change.
 
     Raises:
-        ValueError: a word would have no sense or too many, or parameters are sharded (FSDP2).
+        ValueError: a word would have no sense or too many, a tensor of the moves has another shape
+            than it must have, or parameters are sharded (FSDP2). Nothing has changed then.
     """
     if hasattr(senses.weight, "full_tensor"):
         raise ValueError(
             "The senses of a layer whose parameters are sharded by `fully_shard` cannot move: "
             "leave the layer out of it, or reallocate no senses."
         )
+    _check_shapes(senses, moves)
     inventory = senses.inventory
     inventory.move(moves.senses, moves.words)  # raises before anything has changed
     inventory.start_interval()
@@ -93,20 +95,50 @@ def apply_moves(senses: SenseState, moves: Moves) -> list[tuple[Tensor, Tensor |
     return written
 
 
+def _check_shapes(senses: SenseState, moves: Moves) -> None:
+    """Raise a ValueError unless there is a word, a usage and a new vector for each moved sense."""
+    count = (len(moves),)
+    shapes = {
+        "senses": (moves.senses, count),
+        "sources": (moves.sources, count),
+        "words": (moves.words, count),
+        "usage": (moves.usage, count),
+        "vectors": (moves.vectors, (*count, senses.weight.shape[1])),
+    }
+    for name, (value, shape) in shapes.items():
+        if value is not None and value.shape != shape:
+            raise ValueError(
+                f"`Moves.{name}` has shape {tuple(value.shape)}; for {len(moves)} moves of senses "
+                f"of size {senses.weight.shape[1]} it must be {shape}."
+            )
+
+
 @torch.no_grad()
 def reset_moments(
     optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], rows: Tensor
 ) -> None:
-    """Set an optimizer's moments to zero in some rows of parameters.
+    """Set an optimizer's state to its initial values in some rows of parameters.
 
-    After moves of the policy ``released`` the moments stay (``Moves.reset_moments`` is False).
+    Moments become zero, step sizes of Rprop the learning rate, and averages of ASGD the present
+    rows. After moves of the policy ``released`` the moments stay (``Moves.reset_moments`` is
+    False).
 
     Args:
         optimizer: any torch optimizer. Only state with the shape of its parameter is reset.
         parameters: parameters of shape [M, ...].
         rows: [K] sense numbers.
     """
+    rates = {
+        parameter: group["lr"] for group in optimizer.param_groups for parameter in group["params"]
+    }
     for parameter in parameters:
-        for value in optimizer.state.get(parameter, {}).values():
-            if torch.is_tensor(value) and value.shape == parameter.shape:
-                value[rows.to(value.device)] = 0.0
+        for name, value in optimizer.state.get(parameter, {}).items():
+            if not torch.is_tensor(value) or value.shape != parameter.shape:
+                continue
+            where = rows.to(value.device)
+            if name == "step_size":
+                value[where] = rates[parameter]
+            elif name == "ax":
+                value[where] = parameter.detach()[where].to(value)
+            else:
+                value[where] = 0.0

@@ -6,6 +6,7 @@ always has 1 to ``max_senses`` senses. The statistics of their use are in :mod:`
 
 from __future__ import annotations
 
+import operator
 import zlib
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from fairseq_kerbs.senses.allocation import ALLOCATIONS
 from fairseq_kerbs.senses.statistics import SenseStatistics
+from fairseq_kerbs.torch_compat import is_compiling
 
 
 class SenseTable(NamedTuple):
@@ -82,6 +84,11 @@ def checksum_of(word_of_sense: Tensor) -> Tensor:
     return torch.tensor([number >> 16, number & 0xFFFF])
 
 
+def _version_of(value: Tensor) -> tuple[Tensor, int]:
+    """A tensor and how often it was written to, by which later writing is noticed."""
+    return value, -1 if is_compiling() or value.is_inference() else value._version
+
+
 class SenseInventory(SenseStatistics):
     """Allocation of senses to words and the statistics of their use, as buffers of the checkpoint.
 
@@ -94,7 +101,8 @@ class SenseInventory(SenseStatistics):
         sense_allocation: initial allocation, a name in :data:`.allocation.ALLOCATIONS`.
 
     Raises:
-        ValueError: M is below V or above ``max_senses`` · V, or no allocation has that name.
+        ValueError: M is below V, above ``max_senses`` · V or no integer, or no allocation has that
+            name.
     """
 
     word_of_sense: Tensor  # [M] word of each sense
@@ -112,25 +120,57 @@ class SenseInventory(SenseStatistics):
                 f"`sense_allocation`: there is no '{sense_allocation}'; choose one of "
                 f"{', '.join(ALLOCATIONS)}."
             )
+        try:
+            total_senses = operator.index(total_senses)
+        except TypeError:
+            raise ValueError(
+                f"`total_senses` is {total_senses!r}; it must be an integer, the number of senses."
+            ) from None
         allocation = ALLOCATIONS[sense_allocation](vocab_size, total_senses, max_senses)
         super().__init__(vocab_size, total_senses)
         self.max_senses = max_senses
+        self.sense_allocation = sense_allocation
         self.register_buffer("word_of_sense", allocation)
         self.register_buffer("checksum", torch.zeros(2, dtype=torch.long))
         self._renew_checksum()
         self._table: SenseTable | None = None
+        self._seen: tuple[Tensor, int] | None = None  # the allocation of the table, see _version_of
         self._renew_table()
 
     @property
     def table(self) -> SenseTable:
         """Senses of every word, [V, max_senses].
 
-        Rebuilt by :meth:`move`, by loading a state, and on another device. After writing to
-        ``word_of_sense`` it would be out of date.
+        Rebuilt by :meth:`move`, by loading a state, on another device, and where others have
+        written to ``word_of_sense``, as averages of weights do that copy buffers. A ValueError is
+        raised if these have not written an allocation with its checksum.
         """
-        if self._table is None or self._table.senses.device != self.word_of_sense.device:
+        table = self._table
+        if table is None or table.senses.device != self.word_of_sense.device or self._is_written():
+            if not self._fits_checksum():
+                raise ValueError(
+                    "`word_of_sense` does not fit `checksum`: it is an average of allocations "
+                    "between which senses moved, or was never set. Load a state, or copy both."
+                )
             self._table = build_sense_table(self.word_of_sense, self.vocab_size, self.max_senses)
-        return self._table
+            self._seen = _version_of(self.word_of_sense)
+        return self._table  # type: ignore[return-value]  # it has just been set
+
+    def _is_written(self) -> bool:
+        """Whether the allocation is not that of the table, which is there."""
+        now = _version_of(self.word_of_sense)
+        if is_compiling() or self._table is None:
+            return False
+        if self._seen is not None and self._seen[0] is now[0] and self._seen[1] == now[1]:
+            return False
+        # DistributedDataParallel may copy buffers before every batch, mostly the same values
+        if torch.equal(self._table.words, self.word_of_sense):
+            self._seen = now
+            return False
+        return True
+
+    def _fits_checksum(self) -> bool:
+        return torch.equal(self.checksum.cpu(), checksum_of(self.word_of_sense))
 
     @torch.no_grad()
     def move(self, senses: Tensor, words: Tensor) -> None:
@@ -141,9 +181,23 @@ class SenseInventory(SenseStatistics):
         allocation = self.word_of_sense.clone()
         last = dict(zip(senses.tolist(), words.tolist()))
         allocation[list(last)] = allocation.new_tensor(list(last.values()))
-        self._table = build_sense_table(allocation, self.vocab_size, self.max_senses)
+        table = build_sense_table(allocation, self.vocab_size, self.max_senses)
+        self._set(allocation, table)
+
+    def _set(self, allocation: Tensor, table: SenseTable) -> None:
         self.word_of_sense.copy_(allocation)
         self._renew_checksum()
+        self._table = table
+        self._seen = _version_of(self.word_of_sense)
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Allocate senses anew, at random or equally, and set all statistics to initial values."""
+        super().reset_parameters()
+        allocate = ALLOCATIONS[self.sense_allocation]
+        allocation = allocate(self.vocab_size, self.total_senses, self.max_senses)
+        allocation = allocation.to(self.word_of_sense.device)
+        self._set(allocation, build_sense_table(allocation, self.vocab_size, self.max_senses))
 
     def _apply(self, *args: Any, **options: Any) -> SenseInventory:
         super()._apply(*args, **options)
@@ -165,6 +219,13 @@ class SenseInventory(SenseStatistics):
         super()._load_from_state_dict(state_dict, prefix, *args)
         if f"{prefix}checksum" not in state_dict:  # as strict=False allows
             self._renew_checksum()
+        elif self.word_of_sense.device.type != "meta" and not self._fits_checksum():
+            error_messages = args[-1]  # which load_state_dict() raises
+            error_messages.append(
+                f"{prefix}word_of_sense does not fit {prefix}checksum: the state is an average of "
+                "states between which senses moved to other words. Average only those after the "
+                "last reallocation. If it is no average, it is damaged."
+            )
         self._renew_table()
 
     def extra_repr(self) -> str:

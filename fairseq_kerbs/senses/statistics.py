@@ -31,7 +31,7 @@ class TargetPosteriors(NamedTuple):
 class SenseStatistics(nn.Module):
     """Statistics of V words and M senses, as buffers of the checkpoint.
 
-    ``.half()`` and ``.bfloat16()`` do not change the dtype of these buffers.
+    They are float32, which ``.half()``, ``.bfloat16()`` and torch's default dtype do not change.
 
     Args:
         vocab_size: number of words V.
@@ -49,11 +49,12 @@ class SenseStatistics(nn.Module):
         super().__init__()
         self.vocab_size = vocab_size
         self.total_senses = total_senses
-        self.register_buffer("usage", torch.full((total_senses,), 1.0 / total_senses))
-        self.register_buffer("log_prob", torch.zeros(vocab_size))
+        exact: Any = {"dtype": torch.float32}  # whatever torch's default dtype is
+        self.register_buffer("usage", torch.full((total_senses,), 1.0 / total_senses, **exact))
+        self.register_buffer("log_prob", torch.zeros(vocab_size, **exact))
         interval_sizes = {"count": vocab_size, "prob": vocab_size, "joint": total_senses}
         for name, size in interval_sizes.items():
-            self.register_buffer(f"interval_{name}", torch.zeros(size))
+            self.register_buffer(f"interval_{name}", torch.zeros(size, **exact))
         self._interval_names = tuple(interval_sizes)
         # "log_prob_sum" and "joint" update log P and U, all but "log_prob_sum" the sums over the
         # interval.
@@ -69,7 +70,9 @@ class SenseStatistics(nn.Module):
         """Recorded sums since the last update, a flat tensor [M + 3 V]. Sum it over processes."""
         if self._pending is None or self._pending.device != self.usage.device:
             fresh = self.usage.new_zeros(sum(self._pending_sizes.values()))
-            self._pending = fresh if self._pending is None else fresh.copy_(self._pending)
+            if self._pending is not None and not self._pending.is_meta:
+                fresh.copy_(self._pending)
+            self._pending = fresh
         return self._pending
 
     def _pending_sums(self) -> dict[str, Tensor]:
@@ -129,6 +132,14 @@ class SenseStatistics(nn.Module):
             self.get_buffer(f"interval_{name}").add_(sums[name])
         self.pending.zero_()
         return targets
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Set all statistics to their initial values."""
+        self.usage.fill_(1.0 / self.total_senses)
+        self.log_prob.zero_()
+        self.start_interval()
+        self.pending.zero_()
 
     @torch.no_grad()
     def start_interval(self) -> None:

@@ -271,6 +271,17 @@ def test_similarity_by_vectors(
     assert 0 < np.count_nonzero(few) < np.count_nonzero(graph)
 
 
+def test_no_words_and_unknown_similarities() -> None:
+    layer = small_layer()
+    none = torch.zeros(layer.vocab_size, dtype=torch.bool)
+    for similarity in analysis.SIMILARITIES:
+        graph = analysis.similarity_graph(layer, none, similarity)
+        assert graph.shape == (layer.vocab_size, layer.vocab_size)
+        assert graph.nnz == 0
+    with pytest.raises(ValueError, match="'Cosine'; it must be one of cosine, inner-product"):
+        analysis.similarity_graph(layer, ~none, "Cosine")
+
+
 def test_nearest_vectors_are_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(analysis, "_ROWS", 7)
     vectors = torch.randn(20, 4, generator=torch.Generator().manual_seed(1))

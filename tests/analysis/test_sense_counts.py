@@ -9,6 +9,7 @@ from fairseq_kerbs.analysis.occurrences import all_tokens
 from fairseq_kerbs.analysis.sense_counts import (
     CountedWord,
     cluster_training,
+    correlation,
     counts_as_text,
     entropy,
     interval,
@@ -95,7 +96,11 @@ def test_a_partial_correlation_is_that_of_residuals() -> None:
     right = np.corrcoef(*residuals)[0, 1]
     assert partial_correlation(x, y, given) == pytest.approx(right)
     assert partial_correlation(3 * x + 1, -y, given) == pytest.approx(-right)
-    assert np.isnan(partial_correlation(np.ones(200), y, given))
+    for constant in (1.0, 0.1):  # whose mean is rounded
+        same = np.full(200, constant)
+        for three in ((same, y, given), (x, same, given), (x, y, same)):
+            assert np.isnan(partial_correlation(*three))
+            assert correlation(*three) is None
 
 
 def test_the_correlation_is_with_entropy_at_equal_frequency() -> None:

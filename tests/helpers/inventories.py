@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fairseq_kerbs.likelihood.nll import NllOptions, nll_with_posteriors
-from fairseq_kerbs.senses import SenseInventory
+from fairseq_kerbs.senses import SenseInventory, checksum_of
 from tests.helpers.likelihood import senses_of
 from tests.helpers.reference import Problem
 
@@ -18,6 +18,7 @@ def inventory_of(owners: Any, vocab_size: int, most: int = 4, **values: Any) -> 
     state = inventory.state_dict()
     for name, value in {"word_of_sense": owners, **values}.items():
         state[name] = torch.as_tensor(value, dtype=state[name].dtype)
+    state["checksum"] = checksum_of(state["word_of_sense"])
     inventory.load_state_dict(state)
     return inventory
 

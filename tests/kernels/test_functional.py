@@ -53,5 +53,17 @@ def test_shapes_and_names_are_checked() -> None:
         kerbs_kernel(torch.randn(2, 5), torch.randn(4, 6), torch.randn(4))
     with pytest.raises(ValueError, match="4 senses"):
         kerbs_kernel(torch.randn(2, 5), torch.randn(4, 5), torch.randn(3))
+    with pytest.raises(ValueError, match=r"torch.int64, torch.int64, .*dtypes of real numbers"):
+        kerbs_kernel(*(torch.ones(size, dtype=torch.long) for size in ((2, 5), (4, 5), (4,))))
     with pytest.raises(ValueError, match=r"`kernel`.*'cosine'.*kerbs, kerbs_released, lin"):
         build_kernel("cosine")
+
+
+def test_no_derivative_of_a_derivative() -> None:
+    h, w, theta = (torch.randn(size, requires_grad=True) for size in ((2, 5), (4, 5), (4,)))
+    gradients = torch.autograd.grad(
+        kernel_logits(h, w, theta, "kerbs").sum(), (h, w, theta), create_graph=True
+    )
+    for gradient in gradients:
+        with pytest.raises(RuntimeError, match="differentiate twice"):
+            gradient.sum().backward(retain_graph=True)

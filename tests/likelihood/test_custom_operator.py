@@ -36,6 +36,40 @@ def test_kernels_with_the_same_options_have_the_same_key() -> None:
     assert KERNELS_BY_KEY[key] == build_kernel("pow", power=1.5)
 
 
+class Stretched(Kernel):
+    """An inner product of context vectors whose coordinates are scaled."""
+
+    name = "stretched"
+    homogeneous = True
+    has_theta = False
+
+    def __init__(self, scale: Tensor) -> None:
+        self.scale = scale
+
+    def map_contexts(self, h: Tensor) -> Tensor:
+        return h * self.scale
+
+    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
+        return x
+
+    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
+        return Partials(torch.ones_like(x))
+
+
+def test_kernels_with_other_tensors_are_told_apart() -> None:
+    """Also if torch prints them alike: it abbreviates long tensors, and rounds numbers."""
+    p = make_problem(1100)
+    senses = (p.w, p.theta, p.word_of_sense)
+    for factor in (1.0, 1.00001, 7.0):
+        scale = torch.ones(p.w.shape[1], dtype=torch.float64)
+        scale[len(scale) // 2] = factor
+        kernel = Stretched(scale)
+        assert kernel_key(kernel) == kernel_key(kernel)
+        loss = kerbs_nll(p.h, *senses, p.target, kernel=kernel)
+        expected = kerbs_nll(p.h * scale, *senses, p.target, kernel="lin")
+        torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0.0)
+
+
 def scaled(scale: float) -> Kernel:
     """An inner product times a constant, of a class that closes over it."""
 
@@ -72,8 +106,13 @@ def test_backward_again_and_no_derivative_of_a_derivative(reduction: str) -> Non
     nll(p, reduction=reduction).sum().backward()
     torch.testing.assert_close([leaf.grad for leaf in p.leaves], [2 * once for once in first])
     (grad,) = torch.autograd.grad(loss, p.h, create_graph=True)
-    with pytest.raises(RuntimeError, match="does not require grad"):
+    with pytest.raises(RuntimeError, match="differentiate twice"):
         grad.sum().backward()
+    loss = nll(p, reduction=reduction).sum()
+    (grad,) = torch.autograd.grad(loss, p.h, create_graph=True)
+    penalty = loss + (grad**2).sum()  # which would train without its second term
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        penalty.backward()
 
 
 @pytest.mark.parametrize("reduction", ["sum", "none"])

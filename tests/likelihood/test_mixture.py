@@ -317,6 +317,25 @@ def test_ignored_tokens_may_be_nan(smoothing: float, reduction: str) -> None:
         assert len(gradient) == 7 or not gradient[3].any()
 
 
+@pytest.mark.usefixtures("by")
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_ignored_context_vectors_of_a_layer_may_be_nan(value: float) -> None:
+    """Gradients of all parameters are those without the ignored token."""
+    layer = MixtureOutputLayer(4, 7, ["lin", "lin"], biases=True)
+    h = torch.randn(3, 4)
+    target = torch.tensor([1, -100, 3])
+    layer.nll(h[[0, 2]], target[[0, 2]]).backward()
+    expected = {name: parameter.grad for name, parameter in layer.named_parameters()}
+    layer.zero_grad()
+    h[1] = value
+    h.requires_grad_()
+    layer.nll(h, target).backward()
+    assert h.grad is not None
+    assert h.grad[1].tolist() == [0.0] * 4
+    for name, parameter in layer.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name])
+
+
 @pytest.mark.parametrize(
     ("words", "kernels", "options", "dtype", "expected"),
     [

@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fairseq_kerbs.likelihood.compilation import SWITCH
 from fairseq_kerbs.output_layers import KerbsOutputLayer, MixtureOutputLayer, base
@@ -134,6 +134,86 @@ def test_all_of_a_layer_is_made_on_the_default_device(name: str) -> None:
     with torch.device("meta"):
         layer = make(name)
     assert {parameter.device.type for parameter in layer.parameters()} == {"meta"}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_that_was_made_without_memory(name: str) -> None:
+    """As libraries make models that they load, and FSDP2 models that it divides."""
+    source = make(name)
+    h, target = torch.randn(5, 8), torch.tensor([0, 3, 29, 1, 1])
+    for assign in (False, True):
+        with torch.device("meta"):
+            layer = make(name)
+        if not assign:
+            layer.to_empty(device="cpu")
+        layer.load_state_dict(source.state_dict(), assign=assign)
+        loss = layer.nll(h, target)
+        torch.testing.assert_close(loss, source.nll(h, target))
+        loss.backward()
+        torch.testing.assert_close(layer.log_probs(h), source.log_probs(h))
+    with torch.device("meta"):
+        layer = make(name)
+    layer.to_empty(device="cpu")
+    for module in layer.modules():
+        reset = getattr(module, "reset_parameters", None)
+        if reset is not None:
+            reset()
+    assert layer.nll(h, target).isfinite()
+    assert layer.theta.isfinite().all()
+    assert layer.senses_per_word().min() >= 1
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_scores_of_other_weights_of_the_same_module(name: str) -> None:
+    """Memory that is given back goes to the next weights, with the same address."""
+    layer = make(name, 60).eval()
+    given = {name: value.detach() for name, value in layer.named_parameters()}
+    h = torch.randn(2, 8)
+    found = []
+    expected = []
+    with torch.no_grad():
+        for factor in (0.1, 0.5, 1.0, 2.0, 3.0):
+            weights = {f"layer.{name}": factor * value for name, value in given.items()}
+            found.append(torch.func.functional_call(Scored(layer), weights, (h,)))
+            del weights
+        for factor in (0.1, 0.5, 1.0, 2.0, 3.0):
+            other = copy.deepcopy(layer)
+            for parameter in other.parameters():
+                parameter.mul_(factor)
+            expected.append(other.log_probs(h))
+    torch.testing.assert_close(found, expected)
+
+
+class Scored(nn.Module):
+    """A model whose output are log-probabilities."""
+
+    def __init__(self, layer: OutputLayer) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, h: Tensor) -> Tensor:
+        return self.layer.log_probs(h)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("loss", ["nll", "log_probs"])
+def test_scores_between_the_steps_of_an_optimizer_that_writes_data(name: str, loss: str) -> None:
+    """In evaluation mode, as a model without dropout may be trained."""
+    layer = make(name).eval()
+    h, target = torch.randn(6, 8), torch.randint(30, (6,))
+    for _ in range(3):
+        layer.zero_grad()
+        if loss == "nll":
+            layer.nll(h, target).backward()
+        else:
+            layer.log_probs(h).gather(1, target.unsqueeze(1)).sum().neg().backward()
+        for parameter in layer.parameters():
+            if parameter.grad is not None:  # the version of .data is not that of the parameter
+                parameter.data.sub_(parameter.grad, alpha=0.1)
+        with torch.no_grad():
+            scores = layer.log_probs(h)
+            torch.testing.assert_close(layer.log_probs(h), scores)
+        torch.testing.assert_close(scores, layer.log_probs(h).detach())
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -13,7 +13,7 @@ from fairseq_kerbs.output_layers import KerbsOutputLayer, SoftmaxOutputLayer
 from fairseq_kerbs.output_layers.base import prior_weights
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding, SeparateEmbedding
 from fairseq_kerbs.output_layers.kerbs import posterior_weights
-from fairseq_kerbs.senses import build_sense_table
+from fairseq_kerbs.senses import build_sense_table, checksum_of
 from tests.helpers.cli import Patch
 from tests.helpers.reference import Problem, composed_sequence, make_problem, naive_logits
 
@@ -29,6 +29,7 @@ def make_layer(kernel: str = "kerbs") -> tuple[KerbsOutputLayer, Problem]:
         layer.theta.copy_(p.theta)
     state = layer.state_dict()
     state["inventory.word_of_sense"] = p.word_of_sense
+    state["inventory.checksum"] = checksum_of(p.word_of_sense)
     state["inventory.usage"] = torch.rand(29) + 0.01
     layer.load_state_dict(state)
     return layer, p._replace(w=layer.weight, theta=layer.theta)
@@ -170,6 +171,20 @@ def test_a_bias_counts_in_the_weights_but_is_not_embedded() -> None:
     torch.testing.assert_close(*found, rtol=1e-12, atol=1e-13)
     one = ComposedEmbedding(SoftmaxOutputLayer(7, 11, biased=True), PAD)
     assert torch.equal(one(WORDS)[0], one.layer.weight[WORDS[0], :6])
+
+
+@pytest.mark.parametrize("kernel", ["kerbs", None])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("word", [-100, -1, 11])
+def test_a_number_that_is_no_word_is_refused(kernel: str | None, grad: bool, word: int) -> None:
+    """As an index, -100, which targets have for "ignored", would be another word."""
+    layer = SoftmaxOutputLayer(7, 11) if kernel is None else make_layer(kernel)[0]
+    embedding = ComposedEmbedding(layer, PAD)
+    with torch.set_grad_enabled(grad):
+        assert embedding(torch.tensor([10])).isfinite().all()
+        for embed in (embedding, embedding.look_up, layer.look_up):
+            with pytest.raises(IndexError, match="out of range"):
+                embed(torch.tensor([3, word]))
 
 
 def test_layer_is_shared_not_owned() -> None:

@@ -189,3 +189,33 @@ def test_a_policy_is_named_or_given_and_an_unknown_one_is_refused() -> None:
     layer.start_sampling()
     layer.reallocate("paper")
     assert layer.sample is not None  # which this policy has not read
+
+
+@pytest.mark.parametrize(
+    ("counts", "given"),
+    [
+        (torch.ones(30), r"torch.float32 \[30\]"),
+        (torch.ones(29, dtype=torch.long), r"torch.int64 \[29\]"),
+        (torch.ones(31, dtype=torch.long), r"torch.int64 \[31\]"),
+        ([1] * 30, "<class 'list'>"),
+    ],
+)
+def test_wrong_frequencies_are_refused_before_the_training(counts: Any, given: str) -> None:
+    layer = KerbsOutputLayer(8, 30, 75)
+    with pytest.raises(ValueError, match=rf"`counts` is {given}.*must be torch.int64 \[30\]"):
+        layer.start_sampling(counts)
+    assert layer.sample is None
+
+
+def test_a_layer_begins_anew() -> None:
+    layer = KerbsOutputLayer(8, 30, 75)
+    before = layer.word_of_sense.clone()
+    layer.inventory.usage.zero_()
+    with torch.no_grad():
+        layer.weight.zero_()
+        layer.theta.zero_()
+    layer.reset_parameters()
+    assert not torch.equal(layer.word_of_sense, before)
+    assert layer.usage.sum().item() == pytest.approx(1.0)
+    assert layer.weight.std().item() == pytest.approx(8**-0.5, rel=0.2)
+    assert layer.theta.std().item() == pytest.approx(0.1, rel=0.5)

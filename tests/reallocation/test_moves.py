@@ -1,6 +1,9 @@
 """Moves of an output layer: optimizer's moments of moved senses, embeddings, and a resume."""
 
 import copy
+import dataclasses
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -17,18 +20,25 @@ from fairseq_kerbs.reallocation import (
 )
 from tests.helpers.policies import TurnedAlgorithm1
 
+OPTIMIZERS: dict[str, Any] = {
+    "adam": torch.optim.Adam,
+    "amsgrad": partial(torch.optim.Adam, amsgrad=True),
+    "momentum": partial(torch.optim.SGD, momentum=0.9),
+    "plain": torch.optim.SGD,
+    "rprop": torch.optim.Rprop,
+    "asgd": partial(torch.optim.ASGD, t0=0.0),
+}
+STATES = {"adam": 4, "amsgrad": 6, "momentum": 2, "plain": 0, "rprop": 4, "asgd": 2}
+"""Number of states of W and θ with a row for each sense."""
 
-@pytest.mark.parametrize("kind", ["adam", "amsgrad", "momentum", "plain"])
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("policy", ["paper", "released"])
 def test_moved_rows_begin_afresh_and_no_other(kind: str, policy: str) -> None:
     layer = KerbsOutputLayer(6, 20, 60)
     other = nn.Linear(6, 6)
     parameters = [*layer.parameters(), *other.parameters()]
-    optimizer: torch.optim.Optimizer
-    if kind in ("adam", "amsgrad"):
-        optimizer = torch.optim.Adam(parameters, lr=1e-2, amsgrad=kind == "amsgrad")
-    else:
-        optimizer = torch.optim.SGD(parameters, lr=1e-2, momentum=0.9 * (kind == "momentum"))
+    optimizer: torch.optim.Optimizer = OPTIMIZERS[kind](parameters, lr=1e-2)
     for _ in range(3):
         h = other(torch.randn(50, 6))
         optimizer.zero_grad()
@@ -55,13 +65,14 @@ def test_moved_rows_begin_afresh_and_no_other(kind: str, policy: str) -> None:
         for name, old in before.get(number, {}).items():
             new = after[number][name]
             if number < 2 and torch.is_tensor(old) and old.shape == parameter.shape:
-                assert (new[moved] == 0).all()
+                begin = {"step_size": 1e-2, "ax": parameter.detach()[moved]}.get(name, 0.0)
+                assert (new[moved] == torch.as_tensor(begin)).all()
                 assert torch.equal(new[~moved], old[~moved])
-                assert (old[moved] != 0).any()
+                assert (old[moved] != torch.as_tensor(begin)).any()
                 seen += 1
             elif torch.is_tensor(old):
                 assert torch.equal(new, old)
-    assert seen == {"adam": 4, "amsgrad": 6, "momentum": 2, "plain": 0}[kind]
+    assert seen == STATES[kind]
 
 
 def test_of_several_moves_of_a_sense_the_last_one_counts() -> None:
@@ -89,6 +100,17 @@ def test_a_move_that_cannot_be_made_changes_nothing() -> None:
     nowhere = Moves(senses, layer.inventory.word_of_sense.clone(), 0 * senses, torch.ones(6))
     with pytest.raises(ValueError, match="sense"):
         apply_moves(layer.sense_state(), nowhere)
+    one = torch.tensor([int(layer.table.senses[layer.table.mask[:, 1]][0, 1])])
+    good = Moves(one, layer.word_of_sense[one], layer.word_of_sense[one], torch.ones(1))
+    changes: dict[str, Any] = {
+        "usage": torch.ones(2),
+        "words": torch.zeros(0, dtype=torch.long),
+        "sources": torch.zeros(2, dtype=torch.long),
+        "vectors": torch.zeros(1, 3),
+    }
+    for name, value in changes.items():
+        with pytest.raises(ValueError, match=rf"`Moves.{name}` has shape .* it must be \(1,"):
+            apply_moves(layer.sense_state(), dataclasses.replace(good, **{name: value}))
     torch.testing.assert_close(layer.state_dict(), before, rtol=0, atol=0)
 
 

@@ -1,11 +1,15 @@
 """The sense inventory: the table of senses, moves, numbers, copies and checkpoints."""
 
 import copy
+import math
+from typing import cast
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from fairseq_kerbs.senses import (
     SenseInventory,
@@ -37,6 +41,10 @@ def test_errors_name_the_parameter() -> None:
     for call, message in (
         (lambda: SenseInventory(10, 9, 4), "`total_senses`.*9 senses for 10 words"),
         (lambda: SenseInventory(10, 10, 0), "`max_senses` is 0"),
+        (
+            lambda: SenseInventory(10, cast(int, 1.5 * 10)),
+            "`total_senses` is 15.0; it must",
+        ),
         (lambda: SenseInventory(2, 3, 4, "fair"), "`sense_allocation`.*'fair'.*random, equal"),
         (lambda: build_sense_table(torch.tensor([0, 3]), 3), "outside the vocabulary of 3"),
         (lambda: build_sense_table(torch.tensor([-1, 0]), 1), "outside the vocabulary"),
@@ -113,6 +121,67 @@ def test_the_checksum_is_that_of_the_allocation() -> None:
     assert torch.equal(fresh.checksum, inventory.checksum)
 
 
+def allocation(words: list[int]) -> dict[str, Tensor]:
+    """The word of each sense, as a part of a state."""
+    word_of_sense = torch.tensor(words)
+    return {"word_of_sense": word_of_sense, "checksum": checksum_of(word_of_sense)}
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_state_between_two_allocations_is_refused(strict: bool) -> None:
+    """Sense 1 belongs to word 0 here, to word 2 there, and in the mean of the states to word 1."""
+    states = [inventory_of([0, 0, 1, 2], 3), inventory_of([0, 2, 1, 2], 3)]
+    both = [inventory.state_dict() for inventory in states]
+    mean = {name: (one + both[1][name]) / 2 for name, one in both[0].items()}
+    loaded = SenseInventory(3, 4)
+    with pytest.raises(RuntimeError, match=r"word_of_sense does not fit checksum: .* average"):
+        loaded.load_state_dict(mean, strict=strict)
+    nothing_moved = {name: (one + one) / 2 for name, one in both[0].items()}
+    loaded.load_state_dict(nothing_moved, strict=strict)
+    assert loaded.table.words.tolist() == [0, 0, 1, 2]
+
+
+def test_the_table_follows_allocations_that_others_write() -> None:
+    """As torch.optim.swa_utils.AveragedModel and DistributedDataParallel copy buffers."""
+    model = nn.ModuleList([inventory_of([0, 0, 1, 2], 3), nn.Linear(1, 1)])
+    average = AveragedModel(model)
+    source, copied = (cast(SenseInventory, next(one.children())) for one in (model, average.module))
+    for owners in ([0, 2, 1, 2], [0, 2, 1, 2], [1, 2, 0, 0]):
+        source.move(torch.arange(4), torch.tensor(owners))
+        average.update_parameters(model)
+        table = copied.table
+        assert table.words.tolist() == owners
+        assert torch.equal(table.senses, source.table.senses)
+        assert copied.table is table  # it is not built for every call
+        copied.word_of_sense.copy_(source.word_of_sense)
+        assert copied.table is table  # nor for a copy of the same words
+    source.word_of_sense[3] = 1
+    with pytest.raises(ValueError, match="`word_of_sense` does not fit `checksum`: it is an aver"):
+        _ = source.table
+    source.checksum.copy_(checksum_of(source.word_of_sense))
+    assert source.table.words.tolist() == [1, 2, 0, 1]
+
+
+def test_an_inventory_begins_anew() -> None:
+    """Also where memory was not set, as torch makes models without memory first."""
+    inventory = inventory_of([0, 0, 1, 2, 2, 2, 2, 1], 3, usage=torch.rand(8))
+    inventory.log_prob.fill_(math.nan)
+    inventory.interval_count.fill_(3.0)
+    inventory.pending.fill_(3.0)
+    empty = SenseInventory(3, 8).to("meta").to_empty(device="cpu")
+    empty.word_of_sense.fill_(-7)
+    for one in (inventory, empty):
+        one.reset_parameters()
+        assert one.usage.tolist() == [0.125] * 8
+        assert not any(sums.any() for sums in (one.log_prob, one.interval_count, one.pending))
+        assert torch.equal(one.table.words, one.word_of_sense)
+        assert one.word_of_sense.bincount(minlength=3).min() >= 1
+        assert torch.equal(one.checksum, checksum_of(one.word_of_sense))
+    equal = SenseInventory(4, 8, sense_allocation="equal")
+    equal.reset_parameters()
+    assert equal.word_of_sense.bincount().tolist() == [2] * 4
+
+
 def test_senses_are_numbered_by_usage_within_their_words() -> None:
     words = torch.tensor([2, 0, 1, 2, 2, 0])
     usage = torch.tensor([0.1, 0.2, 0.0, 0.3, 0.1, 0.2])  # equals by row
@@ -124,15 +193,14 @@ def test_the_table_is_made_before_it_is_asked_for() -> None:
     inventory = SenseInventory(3, 6, 4)
     assert inventory._table is not None
     assert inventory.table.senses.shape == (3, 4)
-    state = inventory.state_dict()
-    inventory.load_state_dict(state | {"word_of_sense": torch.tensor([0, 1, 2, 2, 2, 2])})
+    inventory.load_state_dict(inventory.state_dict() | allocation([0, 1, 2, 2, 2, 2]))
     assert inventory._table is not None
     assert inventory.table.senses[2].tolist() == [2, 3, 4, 5]
-    inventory.load_state_dict(state | {"word_of_sense": torch.tensor([0, 2, 2, 2, 2, 2])})
+    inventory.load_state_dict(inventory.state_dict() | allocation([0, 2, 2, 2, 2, 2]))
     with pytest.raises(ValueError, match="Word 1 has no sense"):
         _ = inventory.table
     five = SenseInventory(2, 6, 4)
-    five.load_state_dict(five.state_dict() | {"word_of_sense": torch.tensor([0, 1, 1, 1, 1, 1])})
+    five.load_state_dict(five.state_dict() | allocation([0, 1, 1, 1, 1, 1]))
     with pytest.raises(ValueError, match="Word 1 has 5 senses; at most 4"):
         _ = five.table
     assert SenseInventory(3, 6, 4).to("meta")._table is None

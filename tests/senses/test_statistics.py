@@ -104,3 +104,17 @@ def test_a_word_whose_probability_underflows_has_finite_sums() -> None:
 def test_errors_name_the_parameter() -> None:
     with pytest.raises(ValueError, match="`decay` is 1"):
         SenseInventory(2, 3).update(1.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_statistics_are_float32_whatever_the_default_dtype(dtype: torch.dtype) -> None:
+    """In bfloat16 a count would stop at 256."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        inventory = SenseInventory(2, 3)
+    finally:
+        torch.set_default_dtype(before)
+    floating = {value.dtype for value in inventory.buffers() if value.is_floating_point()}
+    assert floating == {torch.float32}
+    assert inventory.pending.dtype == torch.float32

@@ -1,0 +1,46 @@
+"""Gradients that cannot be differentiated again."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fairseq_kerbs.utils.autograd import first_derivative
+
+
+class Product(torch.autograd.Function):
+    """x·y with a constant, whose gradient is none."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, factor: float) -> Tensor:
+        ctx.save_for_backward(x, y)
+        return factor * x * y
+
+    @staticmethod
+    @first_derivative
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, y = ctx.saved_tensors
+        assert not torch.is_grad_enabled()
+        return 3 * grad * y, 3 * grad * x, None
+
+
+@pytest.mark.parametrize("incoming", [False, True])
+def test_first_derivatives_are_right_and_second_ones_refused(incoming: bool) -> None:
+    x, y = (torch.tensor([value], requires_grad=True) for value in (2.0, 5.0))
+    scale = torch.tensor([7.0], requires_grad=incoming)
+    plain = torch.autograd.grad(Product.apply(x, y, 3.0) * scale, (x, y))
+    assert [value.item() for value in plain] == [105.0, 42.0]
+    assert not any(value.requires_grad for value in plain)
+    kept = torch.autograd.grad(Product.apply(x, y, 3.0) * scale, (x, y), create_graph=True)
+    assert [value.item() for value in kept] == [105.0, 42.0]
+    for gradient in kept:
+        with pytest.raises(RuntimeError, match="differentiate twice: likelihoods"):
+            gradient.square().sum().backward()
+
+
+def test_a_graph_of_gradients_that_nobody_differentiates() -> None:
+    x = torch.tensor([2.0], requires_grad=True)
+    Product.apply(x, torch.tensor([5.0]), 3.0).sum().backward(create_graph=True)
+    assert x.grad is not None
+    assert x.grad.item() == 15.0
