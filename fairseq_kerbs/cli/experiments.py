@@ -93,13 +93,30 @@ def naming_files(
         flag = re.search(r"--[a-z][\w-]*", str(error))
         if flag is None:
             raise
-        given = {word.partition("=")[0] for word in passed_on}
+        spellings = _spellings(section, flag[0])
+        given = {
+            word.partition("=")[0] if word.startswith("--") else word[:2] for word in passed_on
+        }
         if "placement: train" in str(error):
             section, given = "placement", set()
-        file = experiment.origins.get((section, flag[0][2:])) if flag[0] not in given else None
-        if file is None or str(file) in str(error):
-            raise
-        raise UserError(f"{error} ({flag[0]} is in {file})", error.program) from error
+        files = [
+            (name, experiment.origins.get((section, name[2:])))
+            for name in spellings
+            if spellings.isdisjoint(given)
+        ]
+        for name, file in files:
+            if file is not None and str(file) not in str(error):
+                raise UserError(f"{error} ({name} is in {file})", error.program) from error
+        raise
+
+
+def _spellings(section: str, flag: str) -> set[str]:
+    """A flag of fairseq's, and all flags that set the same value."""
+    from fairseq_kerbs.programs import GENERATE, TRAIN, parser_of
+
+    parser = parser_of(GENERATE if section == "generate" else TRAIN, [])
+    action = parser._option_string_actions.get(flag)
+    return {flag} if action is None else {flag, *action.option_strings}
 
 
 def choose_threads(training: argparse.Namespace) -> None:

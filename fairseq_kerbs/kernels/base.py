@@ -101,7 +101,10 @@ class Kernel(ABC):
         return parameter
 
     def bind(self, dim: int) -> Kernel:
-        """The kernel for vectors of size ``dim``. Raises a ValueError for an unsupported size."""
+        """The kernel for vectors of size ``dim``. Raises a ValueError for an unsupported size.
+
+        That of a bound kernel must return itself: it is called for every loss.
+        """
         return self
 
     def map_contexts(self, h: Tensor) -> Tensor:

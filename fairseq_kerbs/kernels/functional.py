@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fairseq_kerbs.kernels.base import KERNELS, Kernel, compute_dtype, safe_inverse, safe_norm
 from fairseq_kerbs.kernels.prepared import widen
-from fairseq_kerbs.utils.autograd import first_derivative
+from fairseq_kerbs.utils.autograd import first_derivative, link_of
 
 
 def build_kernel(name: str | Kernel, **options: Any) -> Kernel:
@@ -30,8 +30,11 @@ class _KernelFunction(torch.autograd.Function):
     """Autograd function of a kernel. It saves only the inputs x, |h|, |w|, θ and prepare(θ)."""
 
     @staticmethod
-    def forward(ctx: Any, kernel: Kernel, prepared: Tensor, *inputs: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, kernel: Kernel, link: Tensor, prepared: Tensor, *inputs: Tensor
+    ) -> Tensor:
         ctx.kernel = kernel
+        ctx.link = link
         ctx.save_for_backward(*inputs, prepared)
         x, h_norm, w_norm, _ = inputs
         return kernel.value(x, h_norm, w_norm, prepared)
@@ -48,12 +51,12 @@ class _KernelFunction(torch.autograd.Function):
             partials = partials._replace(
                 h_norm=rest * safe_inverse(h_norm), w_norm=rest * safe_inverse(w_norm)
             )
-        needs = ctx.needs_input_grad[2:]
+        needs = ctx.needs_input_grad[3:]
         gradients = (
             _reduced(grad_output, partial, like) if need else None
             for partial, like, need in zip(partials, inputs, needs)
         )
-        return None, None, *gradients
+        return None, None, None, *gradients
 
 
 def _reduced(grad: Tensor, partial: Tensor | float, like: Tensor) -> Tensor:
@@ -86,7 +89,8 @@ def apply_kernel(
     x, h_norm, w_norm, theta = (value.to(dtype) for value in (x, h_norm, w_norm, theta))
     if prepared is None:
         prepared = kernel.prepare(theta.detach())
-    return _KernelFunction.apply(kernel, prepared, x, h_norm, w_norm, theta)
+    inputs = (x, h_norm, w_norm, theta)
+    return _KernelFunction.apply(kernel, link_of(*inputs), prepared, *inputs)
 
 
 def check_inputs(h: Tensor, w: Tensor, theta: Tensor) -> None:

@@ -27,19 +27,22 @@ from fairseq_kerbs.senses import SenseTable
 from fairseq_kerbs.utils.autograd import first_derivative
 
 KERNELS_BY_KEY: dict[str, Kernel] = {}  # custom operators take no Python objects
-_PLAIN = (int, float, str, type(None))  # what repr() shows as a whole
+_PLAIN = (int, float, str, type(None), torch.dtype)  # what repr() shows as a whole
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join([_described(item) for item in value])})"
+    return repr(value) if isinstance(value, _PLAIN) else f"{type(value)} {id(value)}"
 
 
 def kernel_key(kernel: Kernel) -> str:
     """Register a kernel for the operator. Kernels with equal options have the same key.
 
-    Options that are no numbers or texts, such as tensors, are equal if they are the same object,
-    which the registered kernel keeps.
+    Options that are no numbers, texts or tuples of these, such as tensors, are equal if they are
+    the same object, which the registered kernel keeps.
     """
-    options = [
-        (name, repr(value) if isinstance(value, _PLAIN) else f"{type(value)} {id(value)}")
-        for name, value in sorted(vars(kernel).items())
-    ]
+    options = [(name, _described(value)) for name, value in sorted(vars(kernel).items())]
     key = f"{type(kernel)}{options}"
     # classes of the same name can differ, such as one that a notebook defines again
     while type(KERNELS_BY_KEY.setdefault(key, kernel)) is not type(kernel):
@@ -138,14 +141,14 @@ class Nll(torch.autograd.Function):
     def forward(
         ctx: Any,
         request: Request,
+        link: Tensor,
         weight: Tensor,
         target: Tensor,
-        h: Tensor,
-        w: Tensor,
-        theta: Tensor,
-        *table: Tensor,
+        *inputs: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.link = link
         # autograd finds the inputs that need a gradient among flat arguments only
+        h, w, theta, *table = inputs
         gradients_now = request.gradients and not request.unreduced
         results = _run(h, w, theta, table, target, weight, gradients_now, *request.settings)
         losses = TokenLosses(*results[:3])
@@ -172,12 +175,12 @@ class Nll(torch.autograd.Function):
         else:
             gradients = ctx.saved_tensors
             factor = grad_loss
-        needs = ctx.needs_input_grad[3:]  # of h, w, θ and the table
+        needs = ctx.needs_input_grad[4:]  # of h, w, θ and the table
         narrowed = [
             _narrow(gradient, factor, dtype) if need else None
             for need, gradient, dtype in zip(needs, gradients, ctx.dtypes)
         ]
-        return None, None, None, *narrowed, *[None] * len(needs[3:])
+        return None, None, None, None, *narrowed, *[None] * len(needs[3:])
 
 
 def _narrow(gradient: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +24,7 @@ from fairseq_kerbs.likelihood.chunks import Smoothing, chunk_size
 from fairseq_kerbs.likelihood.custom_operator import Nll, OperatorSettings, Request, kernel_key
 from fairseq_kerbs.likelihood.passes import word_logits
 from fairseq_kerbs.senses import SenseTable, TargetPosteriors, build_sense_table
+from fairseq_kerbs.utils.autograd import link_of
 
 
 class SenseParameters(NamedTuple):
@@ -55,7 +57,7 @@ class NllOptions:
     compile: bool = True  # allow ``torch.compile``
 
     def __post_init__(self) -> None:
-        if not isinstance(self.ignore_index, int):
+        if not isinstance(self.ignore_index, (int, np.integer)):
             raise ValueError(
                 f"`ignore_index` is {self.ignore_index!r}; it must be an integer. One that is no "
                 "word, such as -100, ignores nothing else."
@@ -176,7 +178,8 @@ def nll_with_posteriors(
             options.compile,
         ),
     )
-    loss, token_nll, sense_prob = Nll.apply(request, weight, words, h, w, theta, *table)
+    link = link_of(h, w, theta)
+    loss, token_nll, sense_prob = Nll.apply(request, link, weight, words, h, w, theta, *table)
     if options.reduction == "mean":
         loss = loss / counted.sum().clamp_min(1)
     return loss, token_nll, TargetPosteriors(-token_nll, table.senses[words], sense_prob, counted)

@@ -5,6 +5,7 @@ An output layer computes word probabilities from context vectors (Section 3).
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
 
@@ -65,13 +66,13 @@ class OutputAndLoss(NamedTuple):
 class _Values:
     """Parameters and buffers at some time, by which later changes are noticed.
 
-    Writing through ``.data`` is not noticed, as version counters do not count it.
+    Version counters do not count what is written through ``.data`` or by fused optimizers.
     """
 
     def __init__(self, kind: tuple[Any, ...], values: tuple[Tensor, ...]) -> None:
         self.kind = kind  # dtypes that results depend on
-        self.values = values
-        # these share memory and version. As long as they are here, no other tensor gets the memory
+        self.values = [weakref.ref(value) for value in values]
+        # as long as this is here, no other tensor gets the memory
         self.memory = [value.detach() for value in values]
         self.versions = [value._version for value in values]
 
@@ -80,7 +81,7 @@ class _Values:
         return (
             kind == self.kind
             and len(values) == len(self.values)
-            and all(now is before for now, before in zip(values, self.values))
+            and all(now is before() for now, before in zip(values, self.values))
             and all(now.data_ptr() == kept.data_ptr() for now, kept in zip(values, self.memory))
             and all(now._version == before for now, before in zip(values, self.versions))
         )
@@ -202,8 +203,8 @@ class OutputLayer(nn.Module):
     def look_up(self, words: Tensor, prepare: bool = False) -> LookedUp:
         """Senses of words [...], with gradients of embeddings and θ.
 
-        With ``prepare`` θ is prepared, too, for several calls of :meth:`posterior`. An IndexError
-        is raised for a number that is no word.
+        With ``prepare`` θ is prepared, too, for several calls of :meth:`posterior`. On a CPU
+        an IndexError is raised for a number that is no word.
         """
         table = self.table
         senses = F.embedding(words, table.senses)  # which, unlike an index, refuses negative words
@@ -277,8 +278,8 @@ class OutputLayer(nn.Module):
         """Log-probabilities of all words (Eq. 4–5), in float32 or float64.
 
         In evaluation mode and without gradients, prepared parameters are kept for the next call.
-        Changed parameters are noticed, but not if they are written through ``.data``: call
-        :meth:`eval` again after that.
+        Changed parameters are noticed, but not if they are written through ``.data``, or by a fused
+        optimizer since the last loss: call :meth:`eval` again after that.
 
         Args:
             h: context vectors, [..., d].
@@ -308,21 +309,24 @@ class OutputLayer(nn.Module):
 
     def _known(self, dtype: torch.dtype) -> Any:
         """The prepared parameters for context vectors of ``dtype``, None if they are not known."""
-        if self._prepared is None:
+        kept = self._prepared  # which another thread may set to None
+        if kept is None:
             return None
-        before, prepared = self._prepared
+        before, prepared = kept
         return prepared if before.holds(*self._kind_and_values(dtype)) else None
 
     def _keep(self, dtype: torch.dtype, prepared: Any) -> None:
+        if prepared is None:
+            return
         kind, values = self._kind_and_values(dtype)
         # made in inference mode, tensors have no version counters
         counted = not any(value.is_inference() for value in values)
         self._prepared = (_Values(kind, values), prepared) if counted else None
 
     def _forget(self) -> None:
-        """Forget prepared parameters where gradients are computed, which change parameters.
+        """Forget prepared parameters where gradients are computed, as a step may follow.
 
-        Some optimizers do so through ``.data``.
+        Some optimizers write through ``.data``, and fused ones change no version.
         """
         if torch.is_grad_enabled() and not is_compiling():
             self._prepared = None
@@ -333,6 +337,12 @@ class OutputLayer(nn.Module):
         super().train(mode)
         return self
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        # FSDP2 sets its parameters before each use, and writes to them without another version
+        if name in self.__dict__.get("_parameters", ()):
+            self.__dict__["_prepared"] = None
+        super().__setattr__(name, value)
+
     def _apply(self, *args: Any, **options: Any) -> OutputLayer:
         self._prepared = None
         super()._apply(*args, **options)
@@ -342,7 +352,7 @@ class OutputLayer(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
         # the zeros are in no state, so a layer that was made without memory has none yet
         if self.theta.is_meta and not self.weight.is_meta:
-            self.theta = torch.zeros(self.total_senses, device=self.weight.device)
+            self.theta = torch.zeros_like(self.theta, device=self.weight.device)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_prepared": None}

@@ -147,7 +147,7 @@ class KerbsOutputLayer(OutputLayer):
 
     def reset_parameters(self) -> None:
         """Initialize everything anew: senses of words and their statistics, W and θ."""
-        self.inventory.reset_parameters()
+        self.inventory.begin_anew()
         self._initialize()
 
     @torch.no_grad()
@@ -156,7 +156,7 @@ class KerbsOutputLayer(OutputLayer):
         super().reset_parameters()
         if self.has_theta:
             nn.init.normal_(self.theta, std=self.kernel.theta_std)
-        if self.policy is not None:
+        if self.policy is not None and not self.weight.is_meta:  # which has no values
             self.policy.initialize(self.sense_state())
 
     def in_use(self) -> Tensor:

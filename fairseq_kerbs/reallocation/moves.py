@@ -117,11 +117,10 @@ def _check_shapes(senses: SenseState, moves: Moves) -> None:
 def reset_moments(
     optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], rows: Tensor
 ) -> None:
-    """Set an optimizer's state to its initial values in some rows of parameters.
+    """Set an optimizer's moments to zero in some rows of parameters.
 
-    Moments become zero, step sizes of Rprop the learning rate, and averages of ASGD the present
-    rows. After moves of the policy ``released`` the moments stay (``Moves.reset_moments`` is
-    False).
+    Step sizes of Rprop become the learning rate, and averages of ASGD the present rows. After moves
+    of the policy ``released`` the moments stay (``Moves.reset_moments`` is False).
 
     Args:
         optimizer: any torch optimizer. Only state with the shape of its parameter is reset.

@@ -142,8 +142,9 @@ class SenseInventory(SenseStatistics):
         """Senses of every word, [V, max_senses].
 
         Rebuilt by :meth:`move`, by loading a state, on another device, and where others have
-        written to ``word_of_sense``, as averages of weights do that copy buffers. A ValueError is
-        raised if these have not written an allocation with its checksum.
+        written to ``word_of_sense``, as averages of weights do that copy buffers. Compiled models
+        do not look for that: ask for the table once after such a copy. A ValueError is raised if
+        others have not written an allocation with its checksum.
         """
         table = self._table
         if table is None or table.senses.device != self.word_of_sense.device or self._is_written():
@@ -152,9 +153,10 @@ class SenseInventory(SenseStatistics):
                     "`word_of_sense` does not fit `checksum`: it is an average of allocations "
                     "between which senses moved, or was never set. Load a state, or copy both."
                 )
-            self._table = build_sense_table(self.word_of_sense, self.vocab_size, self.max_senses)
+            table = build_sense_table(self.word_of_sense, self.vocab_size, self.max_senses)
+            self._table = table
             self._seen = _version_of(self.word_of_sense)
-        return self._table  # type: ignore[return-value]  # it has just been set
+        return table
 
     def _is_written(self) -> bool:
         """Whether the allocation is not that of the table, which is there."""
@@ -191,13 +193,21 @@ class SenseInventory(SenseStatistics):
         self._seen = _version_of(self.word_of_sense)
 
     @torch.no_grad()
-    def reset_parameters(self) -> None:
-        """Allocate senses anew, at random or equally, and set all statistics to initial values."""
-        super().reset_parameters()
+    def begin_anew(self) -> None:
+        """Allocate senses anew, at random or equally, and set all statistics to initial values.
+
+        Without memory, on the device meta, nothing is done.
+        """
+        if self.word_of_sense.is_meta:
+            return
+        super().begin_anew()
         allocate = ALLOCATIONS[self.sense_allocation]
         allocation = allocate(self.vocab_size, self.total_senses, self.max_senses)
         allocation = allocation.to(self.word_of_sense.device)
         self._set(allocation, build_sense_table(allocation, self.vocab_size, self.max_senses))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_seen": None}  # versions of copies begin at 0
 
     def _apply(self, *args: Any, **options: Any) -> SenseInventory:
         super()._apply(*args, **options)
@@ -217,9 +227,11 @@ class SenseInventory(SenseStatistics):
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args)
-        if f"{prefix}checksum" not in state_dict:  # as strict=False allows
+        given = state_dict.get(f"{prefix}word_of_sense")
+        loaded = given is not None and given.shape == self.word_of_sense.shape
+        if not loaded or f"{prefix}checksum" not in state_dict:  # as strict=False allows
             self._renew_checksum()
-        elif self.word_of_sense.device.type != "meta" and not self._fits_checksum():
+        elif not self.word_of_sense.is_meta and not self._fits_checksum():
             error_messages = args[-1]  # which load_state_dict() raises
             error_messages.append(
                 f"{prefix}word_of_sense does not fit {prefix}checksum: the state is an average of "

@@ -134,7 +134,7 @@ class SenseStatistics(nn.Module):
         return targets
 
     @torch.no_grad()
-    def reset_parameters(self) -> None:
+    def begin_anew(self) -> None:
         """Set all statistics to their initial values."""
         self.usage.fill_(1.0 / self.total_senses)
         self.log_prob.zero_()

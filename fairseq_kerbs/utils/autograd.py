@@ -18,8 +18,9 @@ class _Refusal(torch.autograd.Function):
     """Identity of gradients, which refuses their derivatives."""
 
     @staticmethod
-    def forward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
-        return tuple(gradient.view_as(gradient) for gradient in gradients)
+    def forward(ctx: Any, link: Tensor, *gradients: Tensor) -> tuple[Tensor, ...]:
+        ctx.mark_dirty(*gradients)  # otherwise they would be views, which cannot be changed
+        return gradients
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Gradients:
@@ -29,13 +30,20 @@ class _Refusal(torch.autograd.Function):
         )
 
 
+def link_of(*inputs: Tensor) -> Tensor:
+    """An empty tensor that depends on inputs, for :func:`first_derivative`."""
+    return torch.cat([value.flatten()[:0].float() for value in inputs])
+
+
 def first_derivative(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:
     """Decorator of ``backward`` of an autograd function that has no second derivative.
 
-    With ``create_graph=True`` the results require gradients, and computing these raises a
-    RuntimeError. ``torch.autograd.function.once_differentiable`` does so only if an incoming
-    gradient requires one. That of a loss itself does not, so a loss with a penalty on the gradient
-    would silently train without it.
+    The function has an argument :func:`link_of` its other inputs, and its ``forward`` keeps it as
+    ``ctx.link``. With ``create_graph=True`` the gradients then depend on these inputs, and their
+    derivatives raise a RuntimeError, also those by a part of the inputs.
+    ``torch.autograd.function.once_differentiable`` raises it only if an incoming gradient requires
+    a gradient. That of a loss itself does not, so a loss with a penalty on the gradient would
+    silently train without it.
     """
 
     @functools.wraps(backward)
@@ -43,9 +51,9 @@ def first_derivative(backward: Callable[..., Gradients]) -> Callable[..., Gradie
         with torch.no_grad():
             results = backward(ctx, *incoming)
         if is_compiling() or not torch.is_grad_enabled():
-            return results  # a compiled backward refuses that itself
-        given = [result.detach().requires_grad_() for result in results if result is not None]
-        refusing = iter(_Refusal.apply(*given) if given else ())
+            return results
+        given = [result.clone() for result in results if result is not None]  # of views, too
+        refusing = iter(_Refusal.apply(ctx.link, *given))
         return tuple(None if result is None else next(refusing) for result in results)
 
     return wrapped

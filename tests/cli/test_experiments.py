@@ -41,9 +41,22 @@ def test_what_is_refused_before_fairseq_starts(name: str, capsys: Capsys) -> Non
 
 def test_a_flag_of_the_command_line_is_in_no_file() -> None:
     file = Path("mine.yaml")
-    experiment = Experiment((file,), {"lr": "x"}, {}, None, {("train", "lr"): file})
-    for passed_on, named in (((), True), (("--lr", "y"), False), (("--lr=y",), False)):
+    names = ("lr", "max-sentences", "source-lang")
+    experiment = Experiment((file,), {}, {}, None, {("train", name): file for name in names})
+    cases: list[tuple[str, tuple[str, ...], str | None]] = [
+        ("--lr", (), "--lr"),
+        ("--lr", ("--lr", "y"), None),
+        ("--lr", ("--lr=y",), None),
+        ("--batch-size", (), "--max-sentences"),  # two names of one flag
+        ("--batch-size", ("--max-sentences", "9"), None),
+        ("--max-sentences", ("--batch-size", "9"), None),
+        ("--source-lang", ("-sde",), None),
+        ("--source-lang", ("--lr", "y"), "--source-lang"),
+        ("--beam", (), None),
+    ]
+    for flag, passed_on, named in cases:
         with pytest.raises(UserError) as refusal, naming_files(experiment, "train", passed_on):
-            raise UserError("argument --lr: invalid value", "fairseq-train")
-        assert str(refusal.value).endswith(" (--lr is in mine.yaml)") == named
+            raise UserError(f"argument {flag}: invalid value", "fairseq-train")
+        place = "" if named is None else f" ({named} is in mine.yaml)"
+        assert str(refusal.value) == f"argument {flag}: invalid value{place}"
         assert refusal.value.program == "fairseq-train"

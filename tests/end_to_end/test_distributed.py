@@ -27,7 +27,8 @@ def train_sharded(rank: int, store: str) -> None:
     twin = copy.deepcopy(net)
     mesh = init_device_mesh("cpu", (2,))
     fsdp.fully_shard(net.out, mesh=mesh)
-    fsdp.register_fsdp_forward_method(net.out, "nll")
+    for method in ("nll", "log_probs"):
+        fsdp.register_fsdp_forward_method(net.out, method)
     fsdp.fully_shard(net, mesh=mesh)
     optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (net, twin)]
     for _ in range(3):
@@ -41,6 +42,15 @@ def train_sharded(rank: int, store: str) -> None:
             optimizer.step()
     for ours, right in zip(net.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(ours.full_tensor(), right)  # type: ignore[attr-defined]
+    net.eval()
+    twin.eval()
+    h = torch.randn(5, DIM)
+    for _ in range(3):
+        # prepared scores follow weights, which are gathered before each use
+        with torch.no_grad():
+            for parameter in (*net.parameters(), *twin.parameters()):
+                parameter.mul_(1.5)
+            torch.testing.assert_close(net(h), twin(h))
     dist.all_reduce(net.out.inventory.pending)
     torch.testing.assert_close(net.out.inventory.pending, twin.out.inventory.pending)
     with pytest.raises(ValueError, match="fully_shard"):

@@ -34,6 +34,9 @@ def test_kernels_with_the_same_options_have_the_same_key() -> None:
     assert kernel_key(build_kernel("log", power=1.5)) != key
     assert kernel_key(build_kernel("ssg").bind(4)) != kernel_key(build_kernel("ssg").bind(6))
     assert KERNELS_BY_KEY[key] == build_kernel("pow", power=1.5)
+    scales = ((1.0, (2.0, "x")), (1.0, (2.0, "x")), (1.0, (2.0,)))
+    first, equal, other = (kernel_key(Stretched(scale)) for scale in scales)
+    assert first == equal != other
 
 
 class Stretched(Kernel):
@@ -43,11 +46,12 @@ class Stretched(Kernel):
     homogeneous = True
     has_theta = False
 
-    def __init__(self, scale: Tensor) -> None:
+    def __init__(self, scale: Any) -> None:
         self.scale = scale
 
     def map_contexts(self, h: Tensor) -> Tensor:
-        return h * self.scale
+        scaled: Tensor = h * self.scale
+        return scaled
 
     def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
         return x
@@ -111,6 +115,9 @@ def test_backward_again_and_no_derivative_of_a_derivative(reduction: str) -> Non
     loss = nll(p, reduction=reduction).sum()
     (grad,) = torch.autograd.grad(loss, p.h, create_graph=True)
     penalty = loss + (grad**2).sum()  # which would train without its second term
+    for inputs in ([p.w], [p.theta], [p.h, p.w]):
+        with pytest.raises(RuntimeError, match="differentiate twice"):
+            torch.autograd.grad(penalty, inputs, retain_graph=True)
     with pytest.raises(RuntimeError, match="differentiate twice"):
         penalty.backward()
 

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import weakref
 from typing import Any
 from unittest import mock
 
@@ -214,6 +215,17 @@ def test_scores_between_the_steps_of_an_optimizer_that_writes_data(name: str, lo
             scores = layer.log_probs(h)
             torch.testing.assert_close(layer.log_probs(h), scores)
         torch.testing.assert_close(scores, layer.log_probs(h).detach())
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_kept_scores_keep_no_graph_and_no_parameters_alive(name: str) -> None:
+    layer = make(name).eval()
+    weights = {f"layer.{key}": 2.0 * value for key, value in layer.named_parameters()}
+    memory = [weakref.ref(value) for value in weights.values()]
+    with torch.no_grad():
+        torch.func.functional_call(Scored(layer), weights, (torch.randn(2, 8),))
+    del weights
+    assert not any(reference() is not None for reference in memory)
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -207,6 +207,22 @@ def test_wrong_frequencies_are_refused_before_the_training(counts: Any, given: s
     assert layer.sample is None
 
 
+def test_a_layer_without_memory_gets_what_its_policy_begins_with() -> None:
+    """Modules are told in this order to begin anew."""
+    with torch.device("meta"):
+        layer = KerbsOutputLayer(8, 30, 75, policy="clusters", biased=True)
+    layer.reset_parameters()  # nothing to do
+    layer.to_empty(device="cpu")
+    for module in layer.modules():
+        reset = getattr(module, "reset_parameters", None)
+        if reset is not None:
+            reset()
+    assert layer.senses_per_word().tolist() == [1] * 30  # the other senses are spare
+    spare = ~layer.in_use()
+    assert spare.sum() == 45
+    assert not layer.usage[spare].any()
+
+
 def test_a_layer_begins_anew() -> None:
     layer = KerbsOutputLayer(8, 30, 75)
     before = layer.word_of_sense.clone()

@@ -136,6 +136,11 @@ def test_a_state_between_two_allocations_is_refused(strict: bool) -> None:
     loaded = SenseInventory(3, 4)
     with pytest.raises(RuntimeError, match=r"word_of_sense does not fit checksum: .* average"):
         loaded.load_state_dict(mean, strict=strict)
+    before = loaded.word_of_sense.clone()
+    with pytest.raises(RuntimeError, match="size mismatch") as refusal:
+        loaded.load_state_dict(inventory_of([0, 1, 2, 2, 2], 3).state_dict(), strict=strict)
+    assert "average" not in str(refusal.value)
+    assert torch.equal(loaded.table.words, before)  # it can still be used
     nothing_moved = {name: (one + one) / 2 for name, one in both[0].items()}
     loaded.load_state_dict(nothing_moved, strict=strict)
     assert loaded.table.words.tolist() == [0, 0, 1, 2]
@@ -155,6 +160,19 @@ def test_the_table_follows_allocations_that_others_write() -> None:
         assert copied.table is table  # it is not built for every call
         copied.word_of_sense.copy_(source.word_of_sense)
         assert copied.table is table  # nor for a copy of the same words
+    # copies of which nobody asks for the table, as many as there were moves before
+    for moves in (1, 2, 3):
+        model = nn.ModuleList([inventory_of([0, 0, 1, 2], 3), nn.Linear(1, 1)])
+        source = cast(SenseInventory, next(model.children()))
+        for number in range(moves):
+            source.move(torch.tensor([1]), torch.tensor([number % 3]))
+        average = AveragedModel(model)
+        source.move(torch.tensor([0, 1]), torch.tensor([2, 0]))
+        for _ in range(moves):
+            average.update_parameters(model)
+        copied = cast(SenseInventory, next(average.module.children()))
+        assert torch.equal(copied.table.senses, source.table.senses)
+    source.move(torch.arange(4), torch.tensor([1, 2, 0, 0]))
     source.word_of_sense[3] = 1
     with pytest.raises(ValueError, match="`word_of_sense` does not fit `checksum`: it is an aver"):
         _ = source.table
@@ -171,14 +189,14 @@ def test_an_inventory_begins_anew() -> None:
     empty = SenseInventory(3, 8).to("meta").to_empty(device="cpu")
     empty.word_of_sense.fill_(-7)
     for one in (inventory, empty):
-        one.reset_parameters()
+        one.begin_anew()
         assert one.usage.tolist() == [0.125] * 8
         assert not any(sums.any() for sums in (one.log_prob, one.interval_count, one.pending))
         assert torch.equal(one.table.words, one.word_of_sense)
         assert one.word_of_sense.bincount(minlength=3).min() >= 1
         assert torch.equal(one.checksum, checksum_of(one.word_of_sense))
     equal = SenseInventory(4, 8, sense_allocation="equal")
-    equal.reset_parameters()
+    equal.begin_anew()
     assert equal.word_of_sense.bincount().tolist() == [2] * 4
 
 
