@@ -103,7 +103,7 @@ def test_a_misspelt_flag_of_a_configuration_is_named(work: Path, tmp_path: Path)
     config.write_text(f"extends: {CONFIG}\ngenerate:\n  baem: 3\n")
     more = ("data/bin", "save dir", "--refrence", "x", "--output", tmp_path / "output")
     said = run("fairseq-kerbs", "generate", config, *more, cwd=work, status=2)
-    wrong = "error: unrecognized arguments: --baem 3 --refrence x"
+    wrong = f"error: unrecognized arguments: --baem 3 --refrence x (--baem is in {config})"
     assert said.splitlines()[-1] == f"fairseq-generate: {wrong}"
     assert {file.name for file in tmp_path.iterdir()} == {"own.yaml"}
 

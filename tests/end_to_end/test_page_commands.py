@@ -259,6 +259,8 @@ BEFORE: dict[str, Callable[[Path], object]] = {
     "fairseq-kerbs plot contexts MODEL --text": bert,
     "fairseq-kerbs plot contexts models": bert,
     "fairseq-kerbs train CONFIG": begin_anew,
+    "fairseq-kerbs train multi30k/transformer_kerbs DATA SAVE_DIR --kernel": begin_anew,
+    "fairseq-kerbs train multi30k/transformer_kerbs DATA SAVE_DIR --reallocation": begin_anew,
     "fairseq-kerbs train multi30k/transformer_senses DATA SAVE_DIR": begin_anew,
     "fairseq-kerbs train multi30k/transformer_softmax_senses DATA SAVE_DIR": begin_anew,
     "fairseq-kerbs convert softmax.pt": other_models,
