@@ -400,6 +400,19 @@ def _names_given(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> f
     return frozenset(names)
 
 
+def spellings_in_file(program: str, flag: str, arguments: Sequence[str]) -> list[str]:
+    """All flags that set the value of a flag, by which a configuration may have given it.
+
+    There are none if arguments of the command line give this value, in any spelling.
+    """
+    parser = parser_of(program, [])
+    action = parser._option_string_actions.get(flag)
+    if action is None:  # it is of a part, such as an optimizer
+        return [] if flag in {word.partition("=")[0] for word in arguments} else [flag]
+    given = action.dest in _names_given(parser, arguments)
+    return [] if given else list(action.option_strings)
+
+
 def _replaced(
     program: str,
     former: Sequence[str],

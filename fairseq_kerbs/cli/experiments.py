@@ -87,36 +87,22 @@ def naming_files(
             is said to be in "placement: train".
         passed_on: arguments of the command line, whose flags are not those of the section.
     """
+    from fairseq_kerbs.programs import GENERATE, TRAIN, spellings_in_file
+
     try:
         yield
     except UserError as error:
         flag = re.search(r"--[a-z][\w-]*", str(error))
         if flag is None:
             raise
-        spellings = _spellings(section, flag[0])
-        given = {
-            word.partition("=")[0] if word.startswith("--") else word[:2] for word in passed_on
-        }
+        program = GENERATE if section == "generate" else TRAIN
         if "placement: train" in str(error):
-            section, given = "placement", set()
-        files = [
-            (name, experiment.origins.get((section, name[2:])))
-            for name in spellings
-            if spellings.isdisjoint(given)
-        ]
-        for name, file in files:
+            section, passed_on = "placement", ()
+        for name in spellings_in_file(program, flag[0], passed_on):
+            file = experiment.origins.get((section, name[2:]))
             if file is not None and str(file) not in str(error):
                 raise UserError(f"{error} ({name} is in {file})", error.program) from error
         raise
-
-
-def _spellings(section: str, flag: str) -> set[str]:
-    """A flag of fairseq's, and all flags that set the same value."""
-    from fairseq_kerbs.programs import GENERATE, TRAIN, parser_of
-
-    parser = parser_of(GENERATE if section == "generate" else TRAIN, [])
-    action = parser._option_string_actions.get(flag)
-    return {flag} if action is None else {flag, *action.option_strings}
 
 
 def choose_threads(training: argparse.Namespace) -> None:

@@ -24,8 +24,21 @@ TRACEBACK = "traceback.txt"
 
 _ORDINARY = frozenset(
     (
-        *("batch_size", "beam", "cpu", "data", "log_format", "log_interval", "lr", "max_len_a"),
-        *("max_len_b", "max_tokens", "max_update", "num_workers", "path", "save_dir", "seed"),
+        "batch_size",
+        "beam",
+        "cpu",
+        "data",
+        "log_format",
+        "log_interval",
+        "lr",
+        "max_len_a",
+        "max_len_b",
+        "max_tokens",
+        "max_update",
+        "num_workers",
+        "path",
+        "save_dir",
+        "seed",
     )
 )
 """Flags that nearly every line of fairseq could name, which are to blame only in the sentence."""

@@ -42,10 +42,19 @@ BLOCK = 1 << 18  # products per operation in eager mode
 
 _LAST = (-1,)
 _AXES_OF_GRADIENTS = (
-    *(_LAST, _LAST, _LAST, _LAST),  # x, |h|, |w| and θ of the kernel
-    *(_LAST, _LAST),  # lse and weight of the gradient
-    *(_LAST, _LAST, _LAST),  # weight, alone and rows of smoothing
-    (0, -1),  # word logits of smoothing, with a row for each word that has several senses
+    # of the kernel
+    _LAST,  # x
+    _LAST,  # |h|
+    _LAST,  # |w|
+    _LAST,  # θ
+    # of the gradient by logits
+    _LAST,  # lse
+    _LAST,  # weight
+    # of smoothing
+    _LAST,  # weight
+    _LAST,  # alone
+    _LAST,  # rows
+    (0, -1),  # word logits, with a row for each word that has several senses
     _LAST,  # logits
 )
 """Axes whose sizes change between calls of :func:`.passes.write_gradients` with smoothing, by

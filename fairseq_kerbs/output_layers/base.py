@@ -179,8 +179,8 @@ class OutputLayer(nn.Module):
     @property
     def usage(self) -> Tensor:
         """Usage U of every sense (Eq. 13), [M], uniform if it is not recorded."""
-        how: Any = {"dtype": torch.float32, "device": self.weight.device}
-        return torch.full((self.total_senses,), 1.0 / self.total_senses, **how)
+        usage = torch.ones(self.total_senses, dtype=torch.float32, device=self.weight.device)
+        return usage / self.total_senses
 
     @property
     def log_prob(self) -> Tensor:

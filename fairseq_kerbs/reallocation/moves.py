@@ -127,17 +127,23 @@ def reset_moments(
         parameters: parameters of shape [M, ...].
         rows: [K] sense numbers.
     """
-    rates = {
-        parameter: group["lr"] for group in optimizer.param_groups for parameter in group["params"]
-    }
     for parameter in parameters:
         for name, value in optimizer.state.get(parameter, {}).items():
             if not torch.is_tensor(value) or value.shape != parameter.shape:
                 continue
             where = rows.to(value.device)
             if name == "step_size":
-                value[where] = rates[parameter]
+                value[where] = _learning_rate(optimizer, parameter)
             elif name == "ax":
                 value[where] = parameter.detach()[where].to(value)
             else:
                 value[where] = 0.0
+
+
+def _learning_rate(optimizer: torch.optim.Optimizer, parameter: Tensor) -> float | Tensor:
+    """Learning rate of a parameter of an optimizer."""
+    for group in optimizer.param_groups:
+        if any(one is parameter for one in group["params"]):
+            rate: float | Tensor = group["lr"]
+            return rate
+    raise ValueError("The optimizer has state of a parameter that is in none of its groups.")

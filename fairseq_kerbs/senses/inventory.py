@@ -160,9 +160,9 @@ class SenseInventory(SenseStatistics):
 
     def _is_written(self) -> bool:
         """Whether the allocation is not that of the table, which is there."""
-        now = _version_of(self.word_of_sense)
         if is_compiling() or self._table is None:
             return False
+        now = _version_of(self.word_of_sense)
         if self._seen is not None and self._seen[0] is now[0] and self._seen[1] == now[1]:
             return False
         # DistributedDataParallel may copy buffers before every batch, mostly the same values

@@ -49,12 +49,13 @@ class SenseStatistics(nn.Module):
         super().__init__()
         self.vocab_size = vocab_size
         self.total_senses = total_senses
-        exact: Any = {"dtype": torch.float32}  # whatever torch's default dtype is
-        self.register_buffer("usage", torch.full((total_senses,), 1.0 / total_senses, **exact))
-        self.register_buffer("log_prob", torch.zeros(vocab_size, **exact))
+        # float32 whatever torch's default dtype is
+        usage = torch.full((total_senses,), 1.0 / total_senses, dtype=torch.float32)
+        self.register_buffer("usage", usage)
+        self.register_buffer("log_prob", torch.zeros(vocab_size, dtype=torch.float32))
         interval_sizes = {"count": vocab_size, "prob": vocab_size, "joint": total_senses}
         for name, size in interval_sizes.items():
-            self.register_buffer(f"interval_{name}", torch.zeros(size, **exact))
+            self.register_buffer(f"interval_{name}", torch.zeros(size, dtype=torch.float32))
         self._interval_names = tuple(interval_sizes)
         # "log_prob_sum" and "joint" update log P and U, all but "log_prob_sum" the sums over the
         # interval.

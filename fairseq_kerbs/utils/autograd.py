@@ -32,7 +32,8 @@ class _Refusal(torch.autograd.Function):
 
 def link_of(*inputs: Tensor) -> Tensor:
     """An empty tensor that depends on inputs, for :func:`first_derivative`."""
-    return torch.cat([value.flatten()[:0].float() for value in inputs])
+    # flatten() would copy a tensor that is expanded or transposed, so its rows are left out first
+    return torch.cat([value.unsqueeze(0)[:0].flatten().float() for value in inputs])
 
 
 def first_derivative(backward: Callable[..., Gradients]) -> Callable[..., Gradients]:

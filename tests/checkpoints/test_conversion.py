@@ -297,7 +297,10 @@ def test_numbers_of_senses_that_cannot_be_decided(
         "no word occurs 40 times, so none can have several": [*data, "--split", "test"],
         "--least-information is for --number-of-senses evidence": [
             *data,
-            *("--least-information", 0.1, "--number-of-senses", "distortion"),
+            "--least-information",
+            0.1,
+            "--number-of-senses",
+            "distortion",
         ],
     }
     for says, wrong in refused.items():

@@ -41,7 +41,7 @@ def test_what_is_refused_before_fairseq_starts(name: str, capsys: Capsys) -> Non
 
 def test_a_flag_of_the_command_line_is_in_no_file() -> None:
     file = Path("mine.yaml")
-    names = ("lr", "max-sentences", "source-lang")
+    names = ("lr", "max-sentences", "source-lang", "adam-eps")
     experiment = Experiment((file,), {}, {}, None, {("train", name): file for name in names})
     cases: list[tuple[str, tuple[str, ...], str | None]] = [
         ("--lr", (), "--lr"),
@@ -52,6 +52,8 @@ def test_a_flag_of_the_command_line_is_in_no_file() -> None:
         ("--max-sentences", ("--batch-size", "9"), None),
         ("--source-lang", ("-sde",), None),
         ("--source-lang", ("--lr", "y"), "--source-lang"),
+        ("--adam-eps", (), "--adam-eps"),
+        ("--adam-eps", ("--adam-eps=x",), None),
         ("--beam", (), None),
     ]
     for flag, passed_on, named in cases:

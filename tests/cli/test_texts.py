@@ -52,8 +52,18 @@ def test_advice_about_sentences_left_out_helps(
         "score": ["score", "--hypotheses", generated, "--reference", text],
         "examples": ["examples", "--source", text, "--system", f"a={generated}"],
         "human-eval": [
-            *("human-eval", "export", "--source", text, "--system", f"a={generated}"),
-            *("--items", 4, "--sheets", tmp_path / "sheets", "--key", tmp_path / "key"),
+            "human-eval",
+            "export",
+            "--source",
+            text,
+            "--system",
+            f"a={generated}",
+            "--items",
+            4,
+            "--sheets",
+            tmp_path / "sheets",
+            "--key",
+            tmp_path / "key",
         ],
     }
     arguments = commands[command]

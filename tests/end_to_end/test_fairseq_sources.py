@@ -21,13 +21,42 @@ import pytest
 FOLDERS = [Path(str(package.__file__)).parent for package in (fairseq, fairseq_cli)]
 SOURCES = sorted(path for folder in FOLDERS for path in folder.rglob("*.py"))
 LIBRARIES = {
-    *("bitarray", "hydra", "numpy", "omegaconf", "regex", "sacrebleu", "torch", "tqdm"),
+    "bitarray",
+    "hydra",
+    "numpy",
+    "omegaconf",
+    "regex",
+    "sacrebleu",
+    "torch",
+    "tqdm",
     *sys.stdlib_module_names,
 }
 GONE_FROM_PYTHON = {  # until 3.13; the Python that runs the tests may still have them
-    *("aifc", "asynchat", "asyncore", "audioop", "cgi", "cgitb", "chunk", "crypt", "distutils"),
-    *("imghdr", "imp", "lib2to3", "mailcap", "msilib", "nis", "nntplib", "ossaudiodev", "pipes"),
-    *("smtpd", "sndhdr", "spwd", "sunau", "telnetlib", "uu", "xdrlib"),
+    "aifc",
+    "asynchat",
+    "asyncore",
+    "audioop",
+    "cgi",
+    "cgitb",
+    "chunk",
+    "crypt",
+    "distutils",
+    "imghdr",
+    "imp",
+    "lib2to3",
+    "mailcap",
+    "msilib",
+    "nis",
+    "nntplib",
+    "ossaudiodev",
+    "pipes",
+    "smtpd",
+    "sndhdr",
+    "spwd",
+    "sunau",
+    "telnetlib",
+    "uu",
+    "xdrlib",
 }
 HARMLESS = {
     ("fairseq/data/data_utils.py", "collections.Iterable"): "after an ImportError of the new place",
@@ -153,6 +182,9 @@ def test_the_search_finds_what_was_removed() -> None:
     )
     found = {removed(name) for name in dotted_names(source)} - {None}
     assert found == {
-        *("numpy.int", "numpy.lib.format.none", "torch.cuda.amp.none"),
-        *("collections.Iterable", "imp"),
+        "numpy.int",
+        "numpy.lib.format.none",
+        "torch.cuda.amp.none",
+        "collections.Iterable",
+        "imp",
     }

@@ -153,7 +153,15 @@ def prepared(tmp_path_factory: Folders) -> Path:
 TEXTS = {
     "test.de": ("new.de", "test.de", "S"),
     "test.en": (
-        *("test.en", "R", "A", "B", "OUT", "a.txt", "b.txt", "softmax.txt", "kerbs.txt"),
+        "test.en",
+        "R",
+        "A",
+        "B",
+        "OUT",
+        "a.txt",
+        "b.txt",
+        "softmax.txt",
+        "kerbs.txt",
         "data/dd/raw/test.en",
         "wikitext-2/test.txt",
         "sentences/test.txt",

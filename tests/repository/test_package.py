@@ -45,9 +45,25 @@ def test_the_citation_has_the_version_and_the_paper() -> None:
 
 FOLDER = Path(fairseq_kerbs.__file__).parent
 TRAIN = (
-    *("--arch", "lstm_kerbs", "--hidden-size", 6, "--embed-dim", 4),
-    *("--criterion", "kerbs_cross_entropy", "--optimizer", "adam", "--max-tokens", 300),
-    *("--max-update", 1, "--no-save", "--cpu", "--num-workers", 0, "--disable-validation"),
+    "--arch",
+    "lstm_kerbs",
+    "--hidden-size",
+    6,
+    "--embed-dim",
+    4,
+    "--criterion",
+    "kerbs_cross_entropy",
+    "--optimizer",
+    "adam",
+    "--max-tokens",
+    300,
+    "--max-update",
+    1,
+    "--no-save",
+    "--cpu",
+    "--num-workers",
+    0,
+    "--disable-validation",
 )
 
 

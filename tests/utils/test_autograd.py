@@ -57,3 +57,12 @@ def test_a_graph_of_gradients_that_nobody_differentiates() -> None:
     product(x, torch.tensor([5.0])).sum().backward(create_graph=True)
     assert x.grad is not None
     assert x.grad.item() == 15.0
+
+
+def test_a_link_copies_nothing() -> None:
+    """Of an expanded tensor, whose copy would have 8 TB."""
+    x = torch.ones(1, 2, requires_grad=True)
+    scalar = torch.ones((), requires_grad=True)
+    link = link_of(x.expand(10**12, 2), scalar, torch.ones(2, 3, dtype=torch.float64).t())
+    assert link.shape == (0,)
+    assert link.requires_grad
