@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_kerbs.kernels.autograd import first_derivative, link_of
 from fairseq_kerbs.kernels.base import KERNELS, Kernel, compute_dtype, safe_inverse, safe_norm
 from fairseq_kerbs.kernels.prepared import widen
-from fairseq_kerbs.utils.autograd import first_derivative, link_of
 
 
 def build_kernel(name: str | Kernel, **options: Any) -> Kernel:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fairseq_kerbs import torch_compat
 from fairseq_kerbs.kernels import Kernel
+from fairseq_kerbs.kernels.autograd import first_derivative
 from fairseq_kerbs.likelihood.chunks import (
     InputGradients,
     LossInputs,
@@ -24,7 +25,6 @@ from fairseq_kerbs.likelihood.chunks import (
     compute_losses,
 )
 from fairseq_kerbs.senses import SenseTable
-from fairseq_kerbs.utils.autograd import first_derivative
 
 KERNELS_BY_KEY: dict[str, Kernel] = {}  # custom operators take no Python objects
 _PLAIN = (int, float, str, type(None), torch.dtype)  # what repr() shows as a whole

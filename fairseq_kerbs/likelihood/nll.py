@@ -19,12 +19,12 @@ from torch import Tensor
 
 from fairseq_kerbs import torch_compat
 from fairseq_kerbs.kernels import Kernel, build_kernel, check_inputs, compute_dtype, kernel_logits
+from fairseq_kerbs.kernels.autograd import link_of
 from fairseq_kerbs.kernels.prepared import product_dtype
 from fairseq_kerbs.likelihood.chunks import Smoothing, chunk_size
 from fairseq_kerbs.likelihood.custom_operator import Nll, OperatorSettings, Request, kernel_key
 from fairseq_kerbs.likelihood.passes import word_logits
 from fairseq_kerbs.senses import SenseTable, TargetPosteriors, build_sense_table
-from fairseq_kerbs.utils.autograd import link_of
 
 
 class SenseParameters(NamedTuple):

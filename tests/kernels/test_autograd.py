@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.utils.autograd import first_derivative, link_of
+from fairseq_kerbs.kernels.autograd import first_derivative, link_of
 
 
 class Product(torch.autograd.Function):
