@@ -235,16 +235,17 @@ class _Placed:
     by_evidence: bool  # whether evidence told the numbers of senses
     loss: float  # of the softmax model, in bits a token
     sampling: float  # seconds of both passes over the split
+    counting: float  # seconds in which evidence told the numbers of senses
     clustering: float  # seconds
 
 
 def _place(source: SoftmaxModel, settings: PlacementOnData, max_senses: int) -> _Placed:
     """Place senses on clusters of the contexts of a softmax model, which was read with data."""
-    started = time.perf_counter()
     model = source.model
     task = source.task
     words, dim = source.weight.shape
     loss = loss_in_bits(model, task, settings.valid_split, "--valid-split")
+    started = time.perf_counter()
     sample = sample_split(model, task, settings.split, dim, settings.contexts, settings.memory)
     sampled = time.perf_counter()
     total = round(settings.total_senses * words)
@@ -259,9 +260,17 @@ def _place(source: SoftmaxModel, settings: PlacementOnData, max_senses: int) -> 
                 "--number-of-senses distortion"
             )
     limits = PlacementSettings(total, max_senses, settings.gap, number)
+    counted = time.perf_counter()
     placement = place_senses(sample, limits, bar)
-    clustering = time.perf_counter() - sampled
-    return _Placed(placement, sample, number is not None, loss, sampled - started, clustering)
+    return _Placed(
+        placement,
+        sample,
+        by_evidence=number is not None,
+        loss=loss,
+        sampling=sampled - started,
+        counting=counted - sampled,
+        clustering=time.perf_counter() - counted,
+    )
 
 
 def _summarize(
@@ -274,8 +283,10 @@ def _summarize(
     words = ", ".join(f"{n} with {senses}" for senses, n in enumerate(counts, start=1))
     several = (of_word[placed.sample.enough] > 1).double().mean()
     aim = "distortion, for further training"
+    seconds = f"{placed.sampling:.0f} s; clusters: {placed.clustering:.0f} s"
     if placed.by_evidence:
         aim = "evidence of source words and neighbours, to be read"
+        seconds += f"; evidence: {placed.counting:.0f} s"
     seen = int(placed.sample.seen.sum())
     contexts = placed.sample.kept
     size = contexts.numel() * contexts.element_size() / 1e6
@@ -288,8 +299,7 @@ def _summarize(
         f"{LEAST_CONTEXTS} contexts have several",
         budget,
         f"words by number of senses: {words}; by {aim}",
-        f"contexts: {seen} seen, {len(contexts)} kept ({size:.0f} MB), in "
-        f"{placed.sampling:.0f} s; clusters: {placed.clustering:.0f} s",
+        f"contexts: {seen} seen, {len(contexts)} kept ({size:.0f} MB), in {seconds}",
         f"loss of split {valid_split}: {placed.loss:.3f} bits a token before, {loss:.3f} after",
     ]
 

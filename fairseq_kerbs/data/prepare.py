@@ -318,13 +318,17 @@ def subwords(
     if is_due(f"learn BPE {codes.name}", codes):
         train = [path for name, path in texts.items() if name.startswith("train.")]
         tokens.learn_bpe(train, codes, text.merges)
+    vocabularies: dict[str, Path] = {}  # by language, of the texts that were due
     for name, source in texts.items():
         if is_due(f"apply BPE {name}", codes.with_name(name)):
             language = name.partition(".")[2]
-            vocabulary = codes.with_name(f"vocabulary.{language}")
-            if text.vocabulary_threshold:
-                tokens.write_vocabulary(texts[f"train.{language}"], codes, vocabulary)
-            segmenter = tokens.load_bpe(codes, vocabulary, text.vocabulary_threshold)
+            if language not in vocabularies:
+                vocabulary = codes.with_name(f"vocabulary.{language}")
+                if text.vocabulary_threshold:
+                    tokens.write_vocabulary(texts[f"train.{language}"], codes, vocabulary)
+                vocabularies[language] = vocabulary
+            # a segmenter for each text: it keeps the words that it has seen
+            segmenter = tokens.load_bpe(codes, vocabularies[language], text.vocabulary_threshold)
             processes = workers if sum(1 for _ in iter_lines(source)) > tokens.SMALL else 1
             with atomic_write(codes.with_name(name)) as stream:
                 segmenter.process_lines(str(source), stream, num_workers=processes)

@@ -215,6 +215,7 @@ def kerbs_log_probs(
 def word_log_probs(h: Tensor, senses: SenseParameters) -> Tensor:
     """Log-probabilities of all words as in :func:`kerbs_log_probs`, [..., d] -> [..., V]."""
     w, theta, table, kernel = senses
+    products = product_dtype(h, w)
     flat = h.reshape(-1, h.shape[-1])
     if torch.is_grad_enabled() or torch_compat.is_compiling():
         chunks = [flat]
@@ -222,6 +223,6 @@ def word_log_probs(h: Tensor, senses: SenseParameters) -> Tensor:
         chunks = list(flat.split(chunk_size(len(flat), w, compiled=False)))
     scores = []
     for contexts in chunks:
-        logits = kernel_logits(contexts, w, theta, kernel).t()  # [M, n]
+        logits = kernel_logits(contexts, w, theta, kernel, products).t()  # [M, n]
         scores.append(word_logits(logits, table.senses, table.mask).log_softmax(0).t())
     return torch.cat(scores).reshape(*h.shape[:-1], len(table.senses))

@@ -282,7 +282,7 @@ class RecurrentLanguageModelConfig(RecurrentKerbsConfig):
     init_scale: float = _flag(1.73, INIT_SCALE, "(0, inf)")
 
 
-def policy_class(args: Any) -> type[Policy] | None:
+def policy_class(args: Any) -> Optional[type[Policy]]:
     """The policy that moves senses, or None without KerBS and with --reallocation none."""
     return POLICIES.get(args.reallocation) if args.output_layer == "kerbs" else None
 
@@ -433,7 +433,7 @@ def policies_with_bias() -> str:
     return " or ".join(name for name, policy in POLICIES.items() if policy.needs_bias)
 
 
-def policy_from_flags(args: Any) -> Policy | None:
+def policy_from_flags(args: Any) -> Optional[Policy]:
     """The policy with its settings, or None if senses do not move."""
     policy = policy_class(args)
     if policy is None:

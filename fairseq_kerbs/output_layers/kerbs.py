@@ -162,7 +162,9 @@ class KerbsOutputLayer(OutputLayer):
     def in_use(self) -> Tensor:
         if not self.biased:
             return super().in_use()
-        return ~spare_senses(self.weight.detach(), self.word_of_sense, self.vocab_size)
+        inventory = self.inventory
+        weight = self.weight.detach()
+        return ~spare_senses(weight, inventory.usage, self.word_of_sense, self.vocab_size)
 
     def sense_state(self, progress: Progress = no_progress) -> SenseState:
         """Senses of this layer for :mod:`fairseq_kerbs.reallocation`.

@@ -45,6 +45,9 @@ from fairseq_kerbs.reallocation.policy import DefaultSchedule, Policy, setting
 SPARE_NATS = 30.0
 """Nats by which the bias of a spare sense is lower. Its gradient is far below Adam's epsilon."""
 
+SPARE_USAGE = 1e-6
+"""Largest share of a word's usage that a spare sense has. It begins with 0, and then has e^−30."""
+
 
 @dataclass(frozen=True)
 class Clusters(Policy):
@@ -107,7 +110,8 @@ class Clusters(Policy):
         theta = senses.theta.detach().double().cpu()
         sample.device = senses.weight.device  # also if the sample is from a checkpoint
 
-        live = ~spare_senses(weight, word_of_sense, vocab_size)  # [M]
+        usage = inventory.usage.cpu()
+        live = ~spare_senses(weight, usage, word_of_sense, vocab_size)  # [M]
         live_before = torch.bincount(word_of_sense[live], minlength=vocab_size)  # [V]
         owners = torch.where(live, word_of_sense, -1)
         joined, distances = _join_senses(sample, owners, weight, theta, senses.kernel)
@@ -142,19 +146,32 @@ class Clusters(Policy):
         weight[spare_rows] = _spare_copies(weight, owners, spare_words)
 
         usage_of_word = torch.zeros(vocab_size, dtype=torch.float64)
-        usage_of_word.index_add_(0, word_of_sense, inventory.usage.double().cpu())
+        usage_of_word.index_add_(0, word_of_sense, usage.double())
         share = torch.cat([placement.share[placed], torch.zeros(len(spare_rows))])
         new_usage = usage_of_word[new_words] * share
         vectors = weight[rows].float()
         return Moves(rows, word_of_sense[rows], new_words, new_usage, vectors=vectors)
 
 
-def spare_senses(weight: Tensor, word_of_sense: Tensor, vocab_size: int) -> Tensor:
-    """Mask of spare senses, [M]. The last column of ``weight`` [M, d] has the biases."""
+def spare_senses(weight: Tensor, usage: Tensor, word_of_sense: Tensor, vocab_size: int) -> Tensor:
+    """Mask of spare senses, [M]: those with a low bias that are not used.
+
+    The biases of live senses may also be far apart, because the bias of a placed sense makes up for
+    the product of its embedding and the mean context of its word.
+
+    Args:
+        weight: embeddings of senses, [M, d], with the bias last.
+        usage: usage of senses, [M].
+        word_of_sense: word of each sense, [M].
+        vocab_size: number of words V.
+    """
     bias = weight[:, -1].double()
     lowest = bias.new_full((vocab_size,), -torch.inf)
     highest = lowest.scatter_reduce(0, word_of_sense, bias, "amax")
-    return bias < highest[word_of_sense] - SPARE_NATS / 2
+    usage = usage.double()
+    usage_of_word = usage.new_zeros(vocab_size).index_add_(0, word_of_sense, usage)
+    unused = usage <= SPARE_USAGE * usage_of_word[word_of_sense]
+    return unused & (bias < highest[word_of_sense] - SPARE_NATS / 2)
 
 
 def joined_senses(

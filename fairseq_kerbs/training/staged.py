@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fairseq_kerbs import torch_compat
 from fairseq_kerbs.configurations import (
     Flags,
     StagedPlacement,
@@ -49,8 +50,8 @@ _FLAGS_OF_THE_STEPS = {
     "no_last_checkpoints",
     "checkpoint_suffix",
 }
-"""Values of the flags that the three steps give themselves, or that would end or lose one of them.
-So do all that begin with ``reset_``."""
+"""Flags that the three steps give themselves, or that would end or lose one of them, as names of
+parsed arguments. All that begin with ``reset_`` belong to them, too."""
 
 _SAME_IN_ALL_STEPS = {
     "arch",
@@ -280,8 +281,6 @@ def _read_trusted(path: Path, *keys: str | int) -> Any:
     A UserError is raised if the checkpoint is damaged, or has no such entry as it is of another
     program.
     """
-    from fairseq_kerbs import torch_compat
-
     check_whole(path)
     with as_user_error(path, "is of no training with this configuration", "name another SAVE_DIR"):
         entry: Any = torch_compat.load(path, weights_only=False, mmap=zipfile.is_zipfile(path))

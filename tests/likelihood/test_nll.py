@@ -288,10 +288,12 @@ def test_autocast_multiplies_in_bfloat16_and_sums_in_float32() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         losses = [nll(p), nll(p, reduction="none").sum()]
         log_probs = kerbs_log_probs(*p.leaves, p.word_of_sense, 60)
+        of_targets = nll(p, reduction="none")
         inside = nll(wide)
     assert inside.item() == nll(wide).item()  # float64 is left alone
     assert log_probs.dtype == torch.float32
     assert (log_probs.exp().sum(1) - 1).abs().max() <= 1e-5
+    torch.testing.assert_close(-log_probs[torch.arange(200), p.target], of_targets)
     for loss in losses:
         assert loss.dtype == torch.float32
         assert loss.item() != right.item()  # bfloat16 was really used

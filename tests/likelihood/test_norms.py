@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_kerbs.kernels import KERNELS, InnerProductKernel, KerbsKernel
@@ -28,6 +29,30 @@ class HomogeneousInnerProduct(InnerProductKernel):
     """The inner product, which is homogeneous, too, by the rule for homogeneous kernels."""
 
     homogeneous = True
+
+
+class Sloped(InnerProductKernel):
+    """K = h·w + |h|/4 − |w|/2, whose partial derivatives are numbers."""
+
+    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
+        return x + 0.25 * h_norm - 0.5 * w_norm
+
+    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
+        return Partials(1.0, h_norm=0.25, w_norm=-0.5)
+
+
+def test_partials_may_be_numbers() -> None:
+    p = make_problem(23, 11, 29)
+    norms = 0.25 * p.h.norm(dim=1, keepdim=True) - 0.5 * p.w.norm(dim=1)
+    logits = p.h @ p.w.t() + norms  # [N, M]
+    words = torch.stack([logits[:, p.word_of_sense == v].logsumexp(1) for v in range(11)], 1)
+    losses = F.cross_entropy(words, p.target, reduction="none")
+    with chunks_of(5):
+        loss = nll(p, kernel=Sloped(), reduction="none")
+    torch.testing.assert_close(loss, losses)
+    found = torch.autograd.grad(loss.sum(), (p.h, p.w))
+    expected = torch.autograd.grad(losses.sum(), (p.h, p.w))
+    assert_same(list(found), list(expected), 1e-10)
 
 
 def test_a_homogeneous_kernel_has_the_rule_for_it() -> None:

@@ -51,6 +51,10 @@ def place(layer: KerbsOutputLayer, h: Tensor, words: Tensor) -> None:
     layer.reallocate("clusters")
 
 
+def spare_in(layer: KerbsOutputLayer) -> Tensor:
+    return spare_senses(layer.weight.detach(), layer.usage, layer.word_of_sense, WORDS)
+
+
 def test_spare_senses_change_no_probability_and_get_no_gradient() -> None:
     layer = layer_of()
     single = KerbsOutputLayer(DIM + 1, WORDS, WORDS, biased=True)
@@ -60,9 +64,26 @@ def test_spare_senses_change_no_probability_and_get_no_gradient() -> None:
     torch.testing.assert_close(layer.log_probs(h), single.log_probs(h))
     (grad,) = torch.autograd.grad(layer.nll(h, words), layer.weight)
     assert grad[WORDS:].abs().max() < 1e-8 < grad[:WORDS].abs().max()
-    spare = spare_senses(layer.weight.detach(), layer.word_of_sense, WORDS)
+    spare = spare_in(layer)
     assert spare.tolist() == [False] * WORDS + [True] * 8
     assert layer.senses_per_word().tolist() == [1] * WORDS
+
+
+def test_live_senses_whose_biases_are_far_apart_are_not_spare() -> None:
+    """The bias of a placed sense makes up for the mean of its word's contexts, here a large one."""
+    layer = layer_of(WORDS + 1)
+    h = torch.randn(600, DIM + 1) * 0.3
+    h[:, 0] += 1.0 - 2.0 * (torch.arange(600) % 2)  # two clusters
+    h[:, 0] += 60.0
+    h[:, -1] = 1.0
+    layer.theta.data.zero_()
+    place(layer, h, torch.full((600,), 4))
+    senses = (layer.word_of_sense == 4).nonzero().squeeze(1)
+    biases = layer.weight.detach()[senses, -1]
+    assert len(senses) == 2
+    assert abs(biases[0] - biases[1]) > 15.0
+    assert len(layer.sense_logits(h, senses).argmax(1).unique()) == 2
+    assert layer.senses_per_word().tolist() == [1, 1, 1, 1, 2, 1, 1, 1]
 
 
 def test_words_get_as_many_senses_as_their_contexts_have_clusters() -> None:
@@ -73,7 +94,7 @@ def test_words_get_as_many_senses_as_their_contexts_have_clusters() -> None:
     mass = layer_mass(layer, h, words)
     place(layer, h, words)
     assert layer.sample is None
-    spare = spare_senses(layer.weight.detach(), layer.word_of_sense, WORDS)
+    spare = spare_in(layer)
     counts = torch.bincount(layer.word_of_sense[~spare], minlength=WORDS)
     assert counts.tolist() == layer.senses_per_word().tolist() == [1, 1, 1, 1, 2, 3, 1, 1]
     torch.testing.assert_close(layer.weight[[0, 1, 2, 3, 6, 7]], before[[0, 1, 2, 3, 6, 7]])
@@ -119,7 +140,7 @@ def test_a_limit_and_a_second_placement() -> None:
     (h, words) = contexts_of()
     train(layer, h, words)
     place(layer, h, words)
-    spare = spare_senses(layer.weight.detach(), layer.word_of_sense, WORDS)
+    spare = spare_in(layer)
     first = torch.bincount(layer.word_of_sense[~spare], minlength=WORDS)
     assert sorted(first.tolist()) == [1] * (WORDS - 1) + [2]
     alone = words != int(first.argmax())
@@ -161,7 +182,7 @@ def test_many_placements_keep_every_number(seed: int, monkeypatch: pytest.Monkey
         counts = layer.senses_per_word()
         assert int(counts.sum()) == WORDS + 2 * seed
         assert 1 <= int(counts.min()) <= int(counts.max()) <= most
-        spare = spare_senses(layer.weight.detach(), layer.word_of_sense, WORDS)
+        spare = spare_in(layer)
         assert torch.bincount(layer.word_of_sense[~spare], minlength=WORDS).min() == 1
         assert all(value.isfinite().all() for value in layer.state_dict().values())
         after = layer.weight.detach()[layer.word_of_sense == 0]

@@ -225,7 +225,7 @@ def test_contexts_are_sampled_in_the_interval_before_a_placement(monkeypatch: Pa
         sampled.append(layer.sample is not None)
     # after updates 3, 4 and 6, 7: two updates before the senses are placed after 5 and 8
     assert sampled == [False, False, False, True, True, False, True, True, False, False]
-    spare = spare_senses(layer.weight.detach(), layer.word_of_sense, layer.vocab_size)
+    spare = spare_senses(layer.weight.detach(), layer.usage, layer.word_of_sense, layer.vocab_size)
     assert placed.any()
     assert not spare.all()
     assert (~spare).sum() > layer.vocab_size
