@@ -77,15 +77,15 @@ class Kernel(ABC):
     constant_is_bias: ClassVar[bool] = False  # a constant coordinate of h adds a bias (at θ = 0)
 
     @abstractmethod
-    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
+    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, prepared: Tensor) -> Tensor:
         """Kernel value, without autograd (see :func:`.functional.apply_kernel`).
 
-        Arguments are float32 or float64 and broadcast to the shape of ``x``. ``theta`` is the
+        Arguments are float32 or float64 and broadcast to the shape of ``x``. ``prepared`` is the
         result of :meth:`prepare`.
         """
 
     @abstractmethod
-    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
+    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, prepared: Tensor) -> Partials:
         """Partial derivatives of :meth:`value` by x, |h|, |w| and θ, with the others fixed.
 
         A partial that is 0 everywhere stays the number 0.0, which saves its pass over all senses. A
@@ -115,10 +115,10 @@ class Kernel(ABC):
         """
         return h
 
-    def fold(self, w: Tensor, w_norm: Tensor, theta: Tensor) -> FoldedSenses | None:
+    def fold(self, w: Tensor, w_norm: Tensor, prepared: Tensor) -> FoldedSenses | None:
         """Senses in the form that is fastest in decoding. None if the kernel has no such form.
 
-        w is [M, d] and |w| [M]. ``theta`` is the result of :meth:`prepare`, [..., M].
+        w is [M, d] and |w| [M]. ``prepared`` is the result of :meth:`prepare`, [..., M].
         """
         return None
 

@@ -70,10 +70,10 @@ class DistanceKernel(Kernel):
     def slope(self, distance: Tensor) -> Tensor:
         """f'(D) for D ≥ 0. Any value at D = 0 if :attr:`steep_at_zero`."""
 
-    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
+    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, prepared: Tensor) -> Tensor:
         return self.of_distance(squared_distance(x, h_norm, w_norm))
 
-    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
+    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, prepared: Tensor) -> Partials:
         distance = squared_distance(x, h_norm, w_norm)
         twice = 2.0 * self.slope(distance)
         if self.steep_at_zero:
@@ -149,11 +149,11 @@ class PolynomialKernel(Kernel):
         _check("power", self.power, self.power >= 1 and float(self.power).is_integer(), what)
         object.__setattr__(self, "power", int(self.power))
 
-    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
+    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, prepared: Tensor) -> Tensor:
         base = self.alpha * x + self.offset
         return base.pow(self.power).clamp_(-LOGIT_LIMIT, LOGIT_LIMIT)
 
-    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
+    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, prepared: Tensor) -> Partials:
         base = self.alpha * x + self.offset
         inside = base.pow(self.power).abs() < LOGIT_LIMIT
         by_x = torch.where(inside, self.power * self.alpha * base.pow(self.power - 1), 0.0)
@@ -212,11 +212,11 @@ class SphericalGaussianKernel(Kernel):
         distance = (self.components * squares - 2.0 * x).clamp_min_(0.0)
         return self.components * self.dim, distance, squares / self.dim + 2.0 * VARIANCE_FLOOR
 
-    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
+    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, prepared: Tensor) -> Tensor:
         factor, distance, variance = self._sums(x, h_norm, w_norm)
         return -0.5 * (factor * torch.log(2.0 * math.pi * variance) + distance / variance)
 
-    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
+    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, prepared: Tensor) -> Partials:
         factor, distance, variance = self._sums(x, h_norm, w_norm)
         inverse = 1.0 / variance
         by_variance = (0.5 * inverse) * (distance * inverse - factor)
@@ -272,11 +272,11 @@ class HyperbolicKernel(Kernel):
         whole = h_excess + w_excess + h_excess * w_excess
         return (whole - x).clamp_min_(0.0), whole
 
-    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
+    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, prepared: Tensor) -> Tensor:
         excess, _ = self._excess(x, h_norm, w_norm)
         return -torch.log1p(excess + torch.sqrt(excess * (excess + 2.0)))
 
-    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
+    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, prepared: Tensor) -> Partials:
         excess, whole = self._excess(x, h_norm, w_norm)
         steep = torch.rsqrt(excess * (excess + 2.0))
         steep = torch.where(excess > resolution(whole), steep, 0.0)  # −dS/dT = dS/dx

@@ -103,18 +103,18 @@ class KerbsKernel(Kernel):
         """c in [−1, 1], or 0 if h or w is the zero vector."""
         return (x * safe_inverse(w_norm)).mul_(safe_inverse(h_norm)).clamp_(-1.0, 1.0)
 
-    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
-        safe, a, *_ = theta
+    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, prepared: Tensor) -> Tensor:
+        safe, a, *_ = prepared
         z = self._cosine(x, h_norm, w_norm).mul_(-safe)
         return expm1(z).mul_(a * w_norm).mul_(h_norm)  # in place: new memory is slow to touch
 
-    def fold(self, w: Tensor, w_norm: Tensor, theta: Tensor) -> FoldedSenses:
+    def fold(self, w: Tensor, w_norm: Tensor, prepared: Tensor) -> FoldedSenses:
         """Rows r = −θ w/|w| and factors f = a(θ)|w|."""
-        safe, a, *_ = theta
+        safe, a, *_ = prepared
         return FoldedSenses(w * (-safe * safe_inverse(w_norm)).unsqueeze(1), a * w_norm)
 
-    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
-        safe, a, gain, log_slope, inside = theta
+    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, prepared: Tensor) -> Partials:
+        safe, a, gain, log_slope, inside = prepared
         cosine = self._cosine(x, h_norm, w_norm)
         z = cosine * -safe
         e = expm1(z)
@@ -171,14 +171,14 @@ class ReleasedKerbsKernel(Kernel):
         columns = self._curved.prepare(paper_theta)
         return torch.cat([columns[:-1], (paper_theta * slope).unsqueeze(0)]).to(theta.dtype)
 
-    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
+    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, prepared: Tensor) -> Tensor:
         # c ≤ 0 is evaluated at c = 0, so the branch that is not taken cannot overflow
-        curved = self._curved.value(x.clamp_min(0.0), h_norm, w_norm, theta)
+        curved = self._curved.value(x.clamp_min(0.0), h_norm, w_norm, prepared)
         return torch.where(x > 0, curved, x)
 
-    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
+    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, prepared: Tensor) -> Partials:
         # at c = 0 the partial by θ is 0
-        curved = self._curved.partials(x.clamp_min(0.0), h_norm, w_norm, theta)
+        curved = self._curved.partials(x.clamp_min(0.0), h_norm, w_norm, prepared)
         return curved._replace(x=torch.where(x > 0, curved.x, 1.0))
 
 
@@ -191,8 +191,8 @@ class InnerProductKernel(Kernel):
     inner_product_at_zero = True
     constant_is_bias = True
 
-    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
+    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, prepared: Tensor) -> Tensor:
         return x
 
-    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
+    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, prepared: Tensor) -> Partials:
         return Partials(1.0)

@@ -99,17 +99,17 @@ class KernelInputs(NamedTuple):
     x: Tensor  # products h·w, [m, n], in the compute dtype or in that of the products
     h_norm: Tensor  # |h|, [n]
     w_norm: Tensor  # |w|, [m, 1] or [m, n]
-    theta: Tensor  # Kernel.prepare(θ), [..., m, 1] or [..., m, n]
+    prepared: Tensor  # Kernel.prepare(θ), [..., m, 1] or [..., m, n]
 
     def value(self) -> Tensor:
         """Kernel values, [m, n] in the compute dtype."""
         x = widen(self.x, self.h_norm.dtype)
-        return self.kernel.value(x, self.h_norm, self.w_norm, self.theta)
+        return self.kernel.value(x, self.h_norm, self.w_norm, self.prepared)
 
     def partials(self) -> Partials:
         """Partial derivatives of the values."""
         x = widen(self.x, self.h_norm.dtype)
-        return self.kernel.partials(x, self.h_norm, self.w_norm, self.theta)
+        return self.kernel.partials(x, self.h_norm, self.w_norm, self.prepared)
 
 
 class PreparedSenses(NamedTuple):
@@ -118,7 +118,7 @@ class PreparedSenses(NamedTuple):
     kernel: Kernel
     w: Tensor  # [M, d] in the dtype of products
     w_norm: Tensor  # [M, 1] in the compute dtype
-    theta: Tensor  # Kernel.prepare(θ), [..., M, 1]
+    prepared: Tensor  # Kernel.prepare(θ), [..., M, 1]
 
     @classmethod
     def of(
@@ -126,18 +126,18 @@ class PreparedSenses(NamedTuple):
     ) -> PreparedSenses:
         """Prepare senses w [M, d] and θ [M] for context vectors with the dtype of h."""
         dtype = compute_dtype(h, w, theta)
-        theta = kernel.prepare(theta.to(dtype)).unsqueeze(-1)
-        return cls(kernel, w.to(products), safe_norm(w.to(dtype)), theta)
+        prepared = kernel.prepare(theta.to(dtype)).unsqueeze(-1)
+        return cls(kernel, w.to(products), safe_norm(w.to(dtype)), prepared)
 
     def inputs(self, x: Tensor, h_norm: Tensor, rows: slice) -> KernelInputs:
         """Inputs of the kernel for some rows of X [M, n], the products with n context vectors."""
         return KernelInputs(
-            self.kernel, x[rows], h_norm, self.w_norm[rows], self.theta[..., rows, :]
+            self.kernel, x[rows], h_norm, self.w_norm[rows], self.prepared[..., rows, :]
         )
 
     def inputs_at(self, x: Tensor, h_norm: Tensor, senses: Tensor) -> KernelInputs:
         """Inputs of the kernel for some senses of each context vector, their numbers [K, n]."""
         at_senses = x.gather(0, senses)
         return KernelInputs(
-            self.kernel, at_senses, h_norm, self.w_norm[senses, 0], self.theta[..., senses, 0]
+            self.kernel, at_senses, h_norm, self.w_norm[senses, 0], self.prepared[..., senses, 0]
         )

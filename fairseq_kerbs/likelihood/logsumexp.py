@@ -43,10 +43,10 @@ def logsumexp_and_mean(logits: Tensor) -> LogSumExp:
     moments = []
     for block in _blocks(logits):
         peak = block.amax(1)
-        shares = exp(block - peak.unsqueeze(1))
+        exponentials = exp(block - peak.unsqueeze(1))
         peaks.append(peak)
-        totals.append(shares.sum(1))
-        moments.append((shares * block).sum(1))
+        totals.append(exponentials.sum(1))
+        moments.append((exponentials * block).sum(1))
     peak, factors = _common_peak(torch.cat(peaks))
     total = (factors * torch.cat(totals)).sum(0)
     mean = (factors * torch.cat(moments)).sum(0) / total

@@ -77,8 +77,8 @@ def word_logits(logits: Tensor, senses: Tensor, mask: Tensor) -> Tensor:
     rows = _rows_by_slot(logits, senses)
     if len(rows) == 1:
         return rows[0]
-    peak, shares = _shares(rows, mask)
-    return peak + functools.reduce(torch.add, shares).log()
+    peak, exponentials = _exponentials(rows, mask)
+    return peak + functools.reduce(torch.add, exponentials).log()
 
 
 def write_word_logits(
@@ -90,10 +90,10 @@ def write_word_logits(
     word's senses, Σ_m P(m | word) s_m, is written into ``means``, [S, n].
     """
     rows = _rows_by_slot(logits, senses)
-    peak, shares = _shares(rows, mask)
-    total = functools.reduce(torch.add, shares)
+    peak, exponentials = _exponentials(rows, mask)
+    total = functools.reduce(torch.add, exponentials)
     values.copy_(peak + total.log())
-    weighted = [share * row for share, row in zip(shares, rows)]
+    weighted = [exponential * row for exponential, row in zip(exponentials, rows)]
     means.copy_(functools.reduce(torch.add, weighted) / total)
 
 
@@ -103,7 +103,7 @@ def _rows_by_slot(logits: Tensor, senses: Tensor) -> list[Tensor]:
     return [logits[numbers] for numbers in senses.t()]
 
 
-def _shares(rows: list[Tensor], mask: Tensor) -> tuple[Tensor, list[Tensor]]:
+def _exponentials(rows: list[Tensor], mask: Tensor) -> tuple[Tensor, list[Tensor]]:
     """Largest logit of each word [V, n], and e to the power of the differences, 0 at padding."""
     real = mask.t().unsqueeze(2).to(rows[0].dtype)  # [K, V, 1]
     peak = functools.reduce(torch.maximum, rows)

@@ -5,7 +5,6 @@ An output layer computes word probabilities from context vectors (Section 3).
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
 
@@ -22,8 +21,9 @@ from fairseq_kerbs.likelihood.nll import (
     word_log_probs,
 )
 from fairseq_kerbs.output_layers.decoding import score_words
+from fairseq_kerbs.output_layers.prepared_cache import PreparedCache
 from fairseq_kerbs.senses import SenseTable, TargetPosteriors
-from fairseq_kerbs.torch_compat import autocast_dtype, is_compiling
+from fairseq_kerbs.torch_compat import is_compiling
 
 PREDICTED_SCORES = 4 << 20  # scores that predict() computes at a time
 
@@ -61,30 +61,6 @@ class OutputAndLoss(NamedTuple):
 
     output: Tensor
     loss: Tensor
-
-
-class _Values:
-    """Parameters and buffers at some time, by which later changes are noticed.
-
-    Version counters do not count what is written through ``.data`` or by fused optimizers.
-    """
-
-    def __init__(self, kind: tuple[Any, ...], values: tuple[Tensor, ...]) -> None:
-        self.kind = kind  # dtypes that results depend on
-        self.values = [weakref.ref(value) for value in values]
-        # as long as this is here, no other tensor gets the memory
-        self.memory = [value.detach() for value in values]
-        self.versions = [value._version for value in values]
-
-    def holds(self, kind: tuple[Any, ...], values: tuple[Tensor, ...]) -> bool:
-        """Whether the values are the same ones, and have not changed."""
-        return (
-            kind == self.kind
-            and len(values) == len(self.values)
-            and all(now is before() for now, before in zip(values, self.values))
-            and all(now.data_ptr() == kept.data_ptr() for now, kept in zip(values, self.memory))
-            and all(now._version == before for now, before in zip(values, self.versions))
-        )
 
 
 class _Anchor(torch.autograd.Function):
@@ -152,7 +128,7 @@ class OutputLayer(nn.Module):
         self.total_senses = vocab_size if total_senses is None else total_senses
         self.weight = nn.Parameter(torch.empty(self.total_senses, embed_dim))  # senses, [M, d]
         self.register_buffer("theta", torch.zeros(self.total_senses), persistent=False)
-        self._prepared: tuple[_Values, Any] | None = None  # for decoding, and what it was made from
+        self._cache = PreparedCache()  # for decoding
         self.kernel = build_kernel(kernel).bind(embed_dim)
         self.kernel_name = self.kernel.name
         self.has_theta = self.kernel.has_theta
@@ -294,34 +270,13 @@ class OutputLayer(nn.Module):
         if torch.is_grad_enabled() or is_compiling():
             self._forget()
             return self._log_probs(h)
-        known = self._known(h.dtype)
+        known = self._cache.get(self, h.dtype)
         scores, prepared = self._score(h, known)
         if self.training:
-            self._prepared = None
+            self._cache.clear()
         elif known is None:
-            self._keep(h.dtype, prepared)
+            self._cache.put(self, h.dtype, prepared)
         return scores
-
-    def _kind_and_values(self, dtype: torch.dtype) -> tuple[tuple[Any, ...], tuple[Tensor, ...]]:
-        """What prepared parameters depend on: dtypes, and parameters and buffers."""
-        kind = (dtype, autocast_dtype(self.weight.device.type))
-        return kind, (*self.parameters(), *self.buffers())
-
-    def _known(self, dtype: torch.dtype) -> Any:
-        """The prepared parameters for context vectors of ``dtype``, None if they are not known."""
-        kept = self._prepared  # which another thread may set to None
-        if kept is None:
-            return None
-        before, prepared = kept
-        return prepared if before.holds(*self._kind_and_values(dtype)) else None
-
-    def _keep(self, dtype: torch.dtype, prepared: Any) -> None:
-        if prepared is None:
-            return
-        kind, values = self._kind_and_values(dtype)
-        # made in inference mode, tensors have no version counters
-        counted = not any(value.is_inference() for value in values)
-        self._prepared = (_Values(kind, values), prepared) if counted else None
 
     def _forget(self) -> None:
         """Forget prepared parameters where gradients are computed, as a step may follow.
@@ -329,22 +284,22 @@ class OutputLayer(nn.Module):
         Some optimizers write through ``.data``, and fused ones change no version.
         """
         if torch.is_grad_enabled() and not is_compiling():
-            self._prepared = None
+            self._cache.clear()
 
     def train(self, mode: bool = True) -> OutputLayer:
         """Set training mode, and forget what :meth:`log_probs` has prepared."""
-        self._prepared = None
+        self._cache.clear()
         super().train(mode)
         return self
 
     def __setattr__(self, name: str, value: Any) -> None:
         # FSDP2 sets its parameters before each use, and writes to them without another version
         if name in self.__dict__.get("_parameters", ()):
-            self.__dict__["_prepared"] = None
+            self._cache.clear()
         super().__setattr__(name, value)
 
     def _apply(self, *args: Any, **options: Any) -> OutputLayer:
-        self._prepared = None
+        self._cache.clear()
         super()._apply(*args, **options)
         return self
 
@@ -353,9 +308,6 @@ class OutputLayer(nn.Module):
         # the zeros are in no state, so a layer that was made without memory has none yet
         if self.theta.is_meta and not self.weight.is_meta:
             self.theta = torch.zeros_like(self.theta, device=self.weight.device)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_prepared": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

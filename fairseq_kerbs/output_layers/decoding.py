@@ -29,12 +29,12 @@ class RankedSenses(NamedTuple):
     kernel: Kernel
     w: Tensor  # [M, d] in the dtype of products, or the rows of Kernel.fold()
     w_norm: Tensor  # [M] in the compute dtype
-    theta: Tensor  # Kernel.prepare(θ), [..., M]
+    prepared: Tensor  # Kernel.prepare(θ), [..., M]
     factors: Tensor | None  # [M], those of Kernel.fold()
     counts: list[int]  # number of words with more than k senses, for k = 0, 1, …
-    rows: Tensor  # where each word is among the first senses, [V]
-    several: list[Tensor] | None  # these words for k = 1, 2, …; None if the words are reordered
-    places: Tensor  # where each sense is, [M]
+    word_position: Tensor  # where each word is among the first senses, [V]
+    words_of_slot: list[Tensor] | None  # these words for k = 1, …; None if the words are reordered
+    sense_position: Tensor  # where each sense is, [M]
 
     @classmethod
     def of(cls, h: Tensor, senses: SenseParameters) -> RankedSenses:
@@ -47,28 +47,31 @@ class RankedSenses(NamedTuple):
         mask = senses.table.mask[words].t()
         order = senses.table.senses[words].t()[mask]  # [M]
         counts = [count for count in mask.sum(1).tolist() if count]
+        words_of_slot = None
+        if few:
+            words_of_slot = [has_sense.nonzero().squeeze(1) for has_sense in mask[1 : len(counts)]]
         kernel = senses.kernel.bind(senses.w.shape[1])
         if kernel.inner_product_at_zero and not senses.theta.any():
             kernel = InnerProductKernel()  # the same up to rounding, and faster
         products = product_dtype(h, senses.w)
-        _, w, w_norm, theta = PreparedSenses.of(
+        _, w, w_norm, prepared = PreparedSenses.of(
             h, senses.w[order], senses.theta[order], kernel, products
         )
         w_norm = w_norm.squeeze(-1)
-        theta = theta.squeeze(-1)
+        prepared = prepared.squeeze(-1)
         folded = None
         if w.dtype == w_norm.dtype:  # else w would be rounded twice
-            folded = kernel.fold(w, w_norm, theta)
+            folded = kernel.fold(w, w_norm, prepared)
         return cls(
             kernel=kernel,
             w=pack(w if folded is None else folded.rows),
             w_norm=w_norm,
-            theta=theta,
+            prepared=prepared,
             factors=None if folded is None else folded.factors,
             counts=counts,
-            rows=words.argsort(),
-            several=[row.nonzero().squeeze(1) for row in mask[1 : len(counts)]] if few else None,
-            places=order.argsort(),
+            word_position=words.argsort(),
+            words_of_slot=words_of_slot,
+            sense_position=order.argsort(),
         )
 
     def write_log_probs(self, h: Tensor, scores: Tensor) -> None:
@@ -76,9 +79,9 @@ class RankedSenses(NamedTuple):
         if len(self.counts) == 1:
             torch.log_softmax(self._logits(h), 1, out=scores)
             return
-        if self.several is not None:
+        if self.words_of_slot is not None:
             words, *others = self._logits(h).split(self.counts, 1)
-            for part, numbers in zip(others, self.several):
+            for part, numbers in zip(others, self.words_of_slot):
                 words[:, numbers] = torch.logaddexp(words[:, numbers], part)
             torch.log_softmax(words, 1, out=scores)
             return
@@ -88,7 +91,7 @@ class RankedSenses(NamedTuple):
                 words[:, : part.shape[1]].add_(part)
             total = words.sum(1, keepdim=True)
             if words.amin() > SMALLEST and total.amax() < LARGEST:
-                torch.index_select(words, 1, self.rows, out=scores)
+                torch.index_select(words, 1, self.word_position, out=scores)
                 scores.log_().sub_(total.log_())
                 return
         # slower, for every range
@@ -96,7 +99,7 @@ class RankedSenses(NamedTuple):
         for part in others:
             some = words[:, : part.shape[1]]
             torch.logaddexp(some, part, out=some)
-        torch.log_softmax(words.index_select(1, self.rows), 1, out=scores)
+        torch.log_softmax(words.index_select(1, self.word_position), 1, out=scores)
 
     def _logits(self, h: Tensor) -> Tensor:
         """Logits of all senses, [n, d] -> [n, M]."""
@@ -111,8 +114,8 @@ class RankedSenses(NamedTuple):
             if self.factors is not None:
                 torch.expm1(part, out=part).mul_(self.factors[block]).mul_(h_norm)
             else:
-                theta = self.theta[..., block]
-                part.copy_(self.kernel.value(part, h_norm, self.w_norm[block], theta))
+                prepared = self.prepared[..., block]
+                part.copy_(self.kernel.value(part, h_norm, self.w_norm[block], prepared))
         return x
 
     def logits_of(self, senses: Tensor, vectors: Tensor, h: Tensor) -> Tensor:
@@ -131,8 +134,9 @@ class RankedSenses(NamedTuple):
         x = x.squeeze(-2)
         if isinstance(self.kernel, InnerProductKernel):
             return x
-        places = self.places[senses]
-        return self.kernel.value(x, safe_norm(h), self.w_norm[places], self.theta[..., places])
+        positions = self.sense_position[senses]
+        prepared = self.prepared[..., positions]
+        return self.kernel.value(x, safe_norm(h), self.w_norm[positions], prepared)
 
 
 @torch.no_grad()
@@ -153,7 +157,7 @@ def score_words(
     flat = h.reshape(-1, h.shape[-1])
     with torch.autocast(h.device.type, enabled=False):
         size = chunk_size(len(flat), senses.w, compiled=False, cpu_tokens=CPU_TOKENS)
-        scores = ranked.w_norm.new_empty(len(flat), len(ranked.rows))
+        scores = ranked.w_norm.new_empty(len(flat), len(ranked.word_position))
         for part, some in zip(flat.split(size), scores.split(size)):
             ranked.write_log_probs(part, some)
-    return scores.view(*h.shape[:-1], len(ranked.rows)), ranked
+    return scores.view(*h.shape[:-1], len(ranked.word_position)), ranked

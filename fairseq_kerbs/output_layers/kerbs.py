@@ -204,8 +204,8 @@ class KerbsOutputLayer(OutputLayer):
         position on a GPU compiles :func:`posterior_weights`, where that pays. Otherwise it is
         called as it is.
         """
-        prepared = None if torch.is_grad_enabled() else self._known(contexts.dtype)
-        if prepared is None:
+        ranked = None if torch.is_grad_enabled() else self._cache.get(self, contexts.dtype)
+        if ranked is None:
             inputs = contexts, found.rows, found.theta, found.mask, self.kernel, found.prepared
             training = torch.is_grad_enabled() and self.may_compile and not is_compiling()
             stepping = training and contexts.is_cuda and found.prepared is not None
@@ -214,7 +214,7 @@ class KerbsOutputLayer(OutputLayer):
                 return call(posterior_weights, *inputs, axes=((0,), (0,), (0,), (0,), (-2,)))
             return posterior_weights(*inputs)
         with torch.autocast(contexts.device.type, enabled=False):
-            logits = prepared.logits_of(found.senses, found.rows, contexts)
+            logits = ranked.logits_of(found.senses, found.rows, contexts)
             return _masked_softmax(logits, found.mask)
 
     def _nll(self, h: Tensor, target: Tensor, options: NllOptions) -> Losses:

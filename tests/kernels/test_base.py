@@ -44,10 +44,10 @@ class ScaledKernel(Kernel):
     inner_product_at_zero = False
     scale_factor: float = option(2.0, "f")
 
-    def value(self, x, h_norm, w_norm, theta):
+    def value(self, x, h_norm, w_norm, prepared):
         return self.scale_factor * x
 
-    def partials(self, x, h_norm, w_norm, theta):
+    def partials(self, x, h_norm, w_norm, prepared):
         return Partials(self.scale_factor)
 
 

@@ -19,8 +19,8 @@ from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding
 from tests.helpers.cli import Log, Patch
 from tests.helpers.likelihood import chunks_of
+from tests.helpers.output_layers import make
 from tests.helpers.reference import Problem, make_problem
-from tests.output_layers.test_base import make
 
 DIM = 8
 WORDS = 30

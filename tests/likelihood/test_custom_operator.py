@@ -53,10 +53,10 @@ class Stretched(Kernel):
         scaled: Tensor = h * self.scale
         return scaled
 
-    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
+    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, prepared: Tensor) -> Tensor:
         return x
 
-    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
+    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, prepared: Tensor) -> Partials:
         return Partials(torch.ones_like(x))
 
 
@@ -82,10 +82,10 @@ def scaled(scale: float) -> Kernel:
         homogeneous = True
         has_theta = False
 
-        def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
+        def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, prepared: Tensor) -> Tensor:
             return scale * x
 
-        def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
+        def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, prepared: Tensor) -> Partials:
             return Partials(torch.full_like(x, scale))
 
     return Scaled()

@@ -35,10 +35,10 @@ KERNEL_LISTS = [
 class Twice(InnerProductKernel):
     """Two times the inner product, with a bias that would be doubled as well."""
 
-    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
+    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, prepared: Tensor) -> Tensor:
         return 2.0 * x
 
-    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
+    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, prepared: Tensor) -> Partials:
         return Partials(2.0)
 
 

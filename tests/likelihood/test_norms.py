@@ -17,9 +17,9 @@ class KerbsKernelByPartials(KerbsKernel):
 
     homogeneous = False
 
-    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
-        partials = super().partials(x, h_norm, w_norm, theta)
-        rest = self.value(x, h_norm, w_norm, theta) - x * partials.x
+    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, prepared: Tensor) -> Partials:
+        partials = super().partials(x, h_norm, w_norm, prepared)
+        rest = self.value(x, h_norm, w_norm, prepared) - x * partials.x
         return partials._replace(
             h_norm=rest * safe_inverse(h_norm), w_norm=rest * safe_inverse(w_norm)
         )
@@ -34,10 +34,10 @@ class HomogeneousInnerProduct(InnerProductKernel):
 class Sloped(InnerProductKernel):
     """K = h·w + |h|/4 − |w|/2, whose partial derivatives are numbers."""
 
-    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
+    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, prepared: Tensor) -> Tensor:
         return x + 0.25 * h_norm - 0.5 * w_norm
 
-    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
+    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, prepared: Tensor) -> Partials:
         return Partials(1.0, h_norm=0.25, w_norm=-0.5)
 
 

@@ -2,33 +2,18 @@
 
 import copy
 import pickle
-import weakref
 from typing import Any
 from unittest import mock
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fairseq_kerbs.likelihood.compilation import SWITCH
-from fairseq_kerbs.output_layers import KerbsOutputLayer, MixtureOutputLayer, base
-from fairseq_kerbs.output_layers.base import OutputLayer, SoftmaxOutputLayer
+from fairseq_kerbs.output_layers import KerbsOutputLayer, base
 from tests.helpers.cli import Patch
+from tests.helpers.output_layers import LAYERS, make
 from tests.helpers.synchronization import no_synchronization
-
-LAYERS = ["softmax", "mixture", "mos", "kerbs", "kerbs_released", "lin"]
-
-
-def make(name: str, words: int = 30) -> OutputLayer:
-    if name == "softmax":
-        return SoftmaxOutputLayer(8, words)
-    if name == "mixture":
-        return MixtureOutputLayer(8, words, ["lin", "kerbs"])
-    if name == "mos":
-        layer: Any = MixtureOutputLayer(8, words, ["lin"] * 3, biases=True)
-        nn.init.normal_(layer.bias)
-        return layer
-    return KerbsOutputLayer(8, words, 75, kernel=name)
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -162,70 +147,6 @@ def test_a_layer_that_was_made_without_memory(name: str) -> None:
     assert layer.nll(h, target).isfinite()
     assert layer.theta.isfinite().all()
     assert layer.senses_per_word().min() >= 1
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_scores_of_other_weights_of_the_same_module(name: str) -> None:
-    """Memory that is given back goes to the next weights, with the same address."""
-    layer = make(name, 60).eval()
-    given = {name: value.detach() for name, value in layer.named_parameters()}
-    h = torch.randn(2, 8)
-    found = []
-    expected = []
-    with torch.no_grad():
-        for factor in (0.1, 0.5, 1.0, 2.0, 3.0):
-            weights = {f"layer.{name}": factor * value for name, value in given.items()}
-            found.append(torch.func.functional_call(Scored(layer), weights, (h,)))
-            del weights
-        for factor in (0.1, 0.5, 1.0, 2.0, 3.0):
-            other = copy.deepcopy(layer)
-            for parameter in other.parameters():
-                parameter.mul_(factor)
-            expected.append(other.log_probs(h))
-    torch.testing.assert_close(found, expected)
-
-
-class Scored(nn.Module):
-    """A model whose output are log-probabilities."""
-
-    def __init__(self, layer: OutputLayer) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, h: Tensor) -> Tensor:
-        return self.layer.log_probs(h)
-
-
-@pytest.mark.parametrize("name", LAYERS)
-@pytest.mark.parametrize("loss", ["nll", "log_probs"])
-def test_scores_between_the_steps_of_an_optimizer_that_writes_data(name: str, loss: str) -> None:
-    """In evaluation mode, as a model without dropout may be trained."""
-    layer = make(name).eval()
-    h, target = torch.randn(6, 8), torch.randint(30, (6,))
-    for _ in range(3):
-        layer.zero_grad()
-        if loss == "nll":
-            layer.nll(h, target).backward()
-        else:
-            layer.log_probs(h).gather(1, target.unsqueeze(1)).sum().neg().backward()
-        for parameter in layer.parameters():
-            if parameter.grad is not None:  # the version of .data is not that of the parameter
-                parameter.data.sub_(parameter.grad, alpha=0.1)
-        with torch.no_grad():
-            scores = layer.log_probs(h)
-            torch.testing.assert_close(layer.log_probs(h), scores)
-        torch.testing.assert_close(scores, layer.log_probs(h).detach())
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_kept_scores_keep_no_graph_and_no_parameters_alive(name: str) -> None:
-    layer = make(name).eval()
-    weights = {f"layer.{key}": 2.0 * value for key, value in layer.named_parameters()}
-    memory = [weakref.ref(value) for value in weights.values()]
-    with torch.no_grad():
-        torch.func.functional_call(Scored(layer), weights, (torch.randn(2, 8),))
-    del weights
-    assert not any(reference() is not None for reference in memory)
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -85,11 +85,11 @@ def test_few_words_with_several_senses(dtype: torch.dtype, shift: float, kernel:
     expected = naive_word_log_probs(naive_logits(*p.leaves, kernel).double(), order, 12)
     scores, ranked = score_words(p.h, senses_of(p, kernel))
     assert ranked.counts == [12, 2, 1]
-    assert [words.tolist() for words in ranked.several or []] == [[4, 9], [9]]
+    assert [words.tolist() for words in ranked.words_of_slot or []] == [[4, 9], [9]]
     tolerance = 1e-9 if dtype == torch.float64 else 2e-4
     torch.testing.assert_close(scores.double(), expected, rtol=0, atol=tolerance)
     more = make_problem(24, 12, 16)  # more than a quarter of a sense per word
-    assert RankedSenses.of(more.h, senses_of(more)).several is None
+    assert RankedSenses.of(more.h, senses_of(more)).words_of_slot is None
 
 
 def test_kerbs_is_folded_where_theta_is_not_zero() -> None:
