@@ -283,13 +283,18 @@ class SenseNames:
             beside += self._apart(senses, self._after[where], f"{word} ", "")
         turns = [self._turns[line] for line in self._line[where]] if self._turns else []
         pairs = [(sense, word) for sense, line in zip(senses, turns) for word in line]
-        turn = self._apart(*np.array([(0, ""), *pairs], object).T)
+        turn = []
+        if pairs:
+            senses_of_pairs, words_of_pairs = zip(*pairs)
+            turn = self._apart(np.array(senses_of_pairs), np.array(words_of_pairs, object))
+        beside.sort()
+        turn.sort()
         for row, times in zip(*map(np.ndarray.tolist, np.unique(senses, return_counts=True))):
             own = where[senses == row]
             sources = [] if self._cause is None else _most_frequent(self._cause[own])
             words = _most_frequent(self._word[own]) if piece else []
             neighbours, of_turn = (
-                [text for sense, *_, text in sorted(ranked) if sense == row][:MOST]
+                [text for sense, *_, text in ranked if sense == row][:MOST]
                 for ranked in (beside, turn)
             )
             share = times / len(where)

@@ -346,8 +346,10 @@ def _from_log(path: Path) -> dict[str, dict[int, float]]:
         for kind in _KINDS:
             _, marked, rest = line.partition(f"| {kind} | ")
             figures = dict(_FIGURES.findall(rest)) if marked else {}
-            for name in filter(_NAMES.fullmatch, figures if "num_updates" in figures else ()):
-                update = before + int(float(figures["num_updates"]))
+            if "num_updates" not in figures:
+                continue
+            update = before + int(float(figures["num_updates"]))
+            for name in filter(_NAMES.fullmatch, figures):
                 series[kind][name][update] = float(figures[name])
     return next((found for found in series.values() if _has_senses(found)), {})
 

@@ -325,7 +325,9 @@ def report_as_text(report: Figures) -> str:
         parts.append("Pieces of words")
         parts += [_word_lines(piece, report["with_data"]) for piece in pieces]
     if not words and not pieces:
-        least = f" and {LEAST_OCCURRENCES} occurrences in these lines" * report["with_data"]
+        least = ""
+        if report["with_data"]:
+            least = f" and {LEAST_OCCURRENCES} occurrences in these lines"
         parts.append(f"no word has several senses{least}; select words by --word")
     by_number = DataFrame(list(enumerate(report["by_number"], 1)), columns=["senses", "words"])
     by_number["share"] = [f"{number / total:.1%}" for number in by_number["words"]]

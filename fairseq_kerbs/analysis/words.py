@@ -107,12 +107,15 @@ def word_of_piece(pieces: Sequence[str], sentencepiece: bool | None = None) -> l
 
     Args:
         pieces: pieces of the sentence.
-        sentencepiece: whether their dictionary is :func:`of_sentencepiece` [whether they are].
+        sentencepiece: whether their dictionary is :func:`of_sentencepiece`. By default the pieces
+            themselves are asked.
 
     >>> word_of_piece(["a", "ban@@", "k"]), word_of_piece(["▁a", "▁ban", "k"])
     ([0, 1, 1], [0, 1, 1])
     """
-    if of_sentencepiece(pieces) if sentencepiece is None else sentencepiece:
+    if sentencepiece is None:
+        sentencepiece = of_sentencepiece(pieces)
+    if sentencepiece:
         begins = [piece.startswith(SENTENCEPIECE_MARK) for piece in pieces]
     else:
         begins = [not piece.endswith(BPE_MARK) for piece in ("", *pieces[:-1])]

@@ -267,7 +267,9 @@ def parallel_steps(text: ParallelText, dest: Path, workers: int) -> None:
     flags = ["--source-lang", text.source_lang, "--target-lang", text.target_lang]
     flags += ["--trainpref", prefixes.pop("train"), "--validpref", prefixes.pop("valid")]
     flags += ["--testpref", ",".join(prefixes.values()), "--workers", str(workers)]
-    binarize(dest, flags + ["--joined-dictionary"] * text.joined_dictionary)
+    if text.joined_dictionary:
+        flags.append("--joined-dictionary")
+    binarize(dest, flags)
 
 
 def rules_of(flags: Mapping[str, Any], language: str) -> dict[str, Any]:

@@ -177,8 +177,10 @@ def join_subwords(line: str, sentencepiece: bool | None = None) -> str:
     """Join subwords to words, as fairseq's ``--remove-bpe``.
 
     Pieces of SentencePiece are joined as by ``=sentencepiece``. Whether a line is in such pieces,
-    ``sentencepiece`` says [whether it begins with their mark].
+    ``sentencepiece`` says. By default a line is that begins with their mark.
     """
-    if in_sentencepieces(line) if sentencepiece is None else sentencepiece:
+    if sentencepiece is None:
+        sentencepiece = in_sentencepieces(line)
+    if sentencepiece:
         return "".join(line.split()).replace(SENTENCEPIECE_MARK, " ").strip()
     return (line + " ").replace("@@ ", "").rstrip(" ")

@@ -25,6 +25,7 @@ _NOUNS = {
     name: [noun.split() for noun in text.split(", ")] for name, text in _TABLE["nouns"].items()
 }
 _NOUNS |= {noun[0].partition("+")[0]: [noun] for nouns in _NOUNS.values() for noun in nouns}
+_CASES = "", "a", "d"  # nominative, accusative, dative, as templates name them
 PLAIN: list[str] = _TABLE["plain"].split("; ")
 SENSES: dict[str, list[str]] = {name: text.split("; ") for name, text in _TABLE["senses"].items()}
 """Templates by ambiguous English word and German lemma, such as "bank Ufer"."""
@@ -92,18 +93,28 @@ class Composer:
         if not adjectives and self._rng.random() < 0.25:
             adjectives = [self._rng.choice(list(_TABLE["adjectives"]))]
         article = self._rng.choices(*zip(*_TABLE["determiners"]))[0]
-        end, weak_end = article[gender].replace("_", "").split(" ")["-ad".index(case or "-") :: 3]
+        # endings of the article in the three cases, then those of the adjectives
+        endings = article[gender].replace("_", "").split(" ")
+        number = _CASES.index(case)
+        end = endings[number]
+        weak_end = endings[len(_CASES) + number]
         words = [article["de"] + end, *(adjective + weak_end for adjective in adjectives)]
+        words.append(lemma + ending if case else lemma)
         translated = [article["en"], *(_ADJECTIVES[adjective] for adjective in adjectives), english]
-        return " ".join([*words, lemma + ending * bool(case)]), " ".join(translated)
+        return " ".join(words), " ".join(translated)
 
 
 def _chosen(side: str, choices: list[int], tense: int) -> str:
     """One side of a template with the chosen alternatives, in a tense."""
+
+    def form(forms: str) -> str:
+        present, *past = forms.split("|")
+        return past[0] if past and tense else present
+
     parts = re.split(r"\[(.*?)\]", side)
     for index, choice in enumerate(choices):
-        parts[2 * index + 1] = parts[2 * index + 1].split("/")[choice].split("|")[-tense]
-    return re.sub(r"\S+\|\S+", lambda forms: forms[0].split("|")[-tense], "".join(parts))
+        parts[2 * index + 1] = form(parts[2 * index + 1].split("/")[choice])
+    return re.sub(r"\S+\|\S+", lambda forms: form(forms[0]), "".join(parts))
 
 
 def _written(text: str) -> str:

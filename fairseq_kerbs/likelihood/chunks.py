@@ -316,27 +316,27 @@ class _Chunks:
         pays = compilation.worthwhile(len(w), len(self.table.senses))
         self.compiled = settings.compile and gradients and pays
         self.size = chunk_size(len(inputs.h), w, self.compiled)
-        sums_by_word = settings.smoothing.word and len(self.table.senses) < len(w)
+        sums_by_word = settings.smoothing.word > 0 and len(self.table.senses) < len(w)
         self.several = _Several.of(self.table) if sums_by_word else None
         self.buffers = self._allocate()
         # sums over the chunks
-        new = self.senses.w_norm
-        self.grad_w = new.new_zeros(w.shape if gradients else 0)  # through the products alone
-        self.norm_sums = new.new_zeros(len(w) if gradients else 0)  # of the rule, for each sense
-        self.grad_theta = new.new_zeros(len(w) if gradients else 0)
+        like = self.senses.w_norm  # has the compute dtype
+        self.grad_w = like.new_zeros(w.shape if gradients else 0)  # through the products alone
+        self.norm_sums = like.new_zeros(len(w) if gradients else 0)  # of the rule, for each sense
+        self.grad_theta = like.new_zeros(len(w) if gradients else 0)
 
     def _allocate(self) -> _Buffers:
-        new = self.senses.w_norm
+        like = self.senses.w_norm  # has the compute dtype
         senses = len(self.table.words)
         words = 0 if self.several is None else len(self.several.senses)
 
         columns = math.ceil(self.size / STEP) * STEP  # to which run() may pad a chunk
 
         def matrix(rows: int) -> Tensor:
-            return new.new_empty(rows * columns)
+            return like.new_empty(rows * columns)
 
         return _Buffers(
-            x=matrix(0 if new.is_cuda else senses),
+            x=matrix(0 if like.is_cuda else senses),
             logits=matrix(senses),
             word_logits=matrix(words),
             word_means=matrix(words),

@@ -50,7 +50,8 @@ _WITH_CONTEXTS = [name for name, policy in POLICIES.items() if policy.needs_cont
 
 def _enumerate(names: Sequence[str]) -> str:
     """Names in a sentence: "a", "a and b", "a, b and c"."""
-    return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _with_policies(default: Any, of_policy: Callable[[type[Policy]], Any]) -> str:
@@ -489,13 +490,16 @@ def kernels_from_flags(args: Any) -> list[Kernel]:
     for option in given:
         readers = list(kernel_options()[option])
         if not set(readers) & set(names):
-            kernels = f"kernel{'s' if len(readers) > 1 else ''} {_enumerate(readers)}"
+            kernel = f"kernel{'s' if len(readers) > 1 else ''} {_enumerate(readers)}"
             raise ValueError(
-                f"{flag_of(f'kernel_{option}')} is for the {kernels}, and is not read by {reader}: "
+                f"{flag_of(f'kernel_{option}')} is for the {kernel}, and is not read by {reader}: "
                 "leave it out."
             )
-    read = ({key: given[key] for key in KERNELS[name].options if key in given} for name in names)
-    return [build_kernel(name, **options_of) for name, options_of in zip(names, read)]
+    kernels = []
+    for name in names:
+        its_options = {key: given[key] for key in KERNELS[name].options if key in given}
+        kernels.append(build_kernel(name, **its_options))
+    return kernels
 
 
 def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_layers.OutputLayer:

@@ -248,11 +248,12 @@ class KerbsOutputLayer(OutputLayer):
         """
         if counts is None:
             counts = torch.full((self.vocab_size,), SAMPLED_CONTEXTS)
-        given = getattr(counts, "dtype", type(counts)), tuple(getattr(counts, "shape", ()))
-        if given != (torch.int64, (self.vocab_size,)):
+        wanted = f"torch.int64 [{self.vocab_size}], the frequency of every word"
+        if not torch.is_tensor(counts):
+            raise ValueError(f"`counts` is {type(counts)}; it must be {wanted}.")
+        if counts.dtype != torch.int64 or counts.shape != (self.vocab_size,):
             raise ValueError(
-                f"`counts` is {given[0]} {list(given[1])}; it must be torch.int64 "
-                f"[{self.vocab_size}], the frequency of every word."
+                f"`counts` is {counts.dtype} {list(counts.shape)}; it must be {wanted}."
             )
         dim = self.embed_dim - int(self.biased)
         memory = max(SAMPLE_MEMORY, 2 * dim * LEAST_CONTEXTS * self.vocab_size)

@@ -75,7 +75,9 @@ def check_dictionaries(state: dict[str, Any], task: Any) -> None:
         dictionary = getattr(task, f"{side}_dictionary")
         if trained is not None and trained != digest(dictionary):
             words = trained.split()[0]
-            other = ", but of other words or in another order" * (words == str(len(dictionary)))
+            other = ""
+            if words == str(len(dictionary)):
+                other = ", but of other words or in another order"
             raise UserError(
                 f"the checkpoint has a {side} dictionary of {words} words, the data has one of "
                 f"{len(dictionary)}{other}: use the data that the model was trained on."

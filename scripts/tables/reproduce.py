@@ -132,8 +132,10 @@ def _run_snakemake(args: argparse.Namespace, extra: Sequence[str]) -> int:
         command += ["--jobs", str(jobs)]
     if planned:  # else tables of another --work, which are there already, would be up to date
         command += ["--forcerun", "score", "table"]
-    command += ["--dry-run", "--printshellcmds"] * args.dry_run
-    command += ["--allowed-rules", "all", "score", "sheets", "table"] * args.report_only
+    if args.dry_run:
+        command += ["--dry-run", "--printshellcmds"]
+    if args.report_only:
+        command += ["--allowed-rules", "all", "score", "sheets", "table"]
     # the folder has a lock of ours, which does not outlive a killed run, as Snakemake's does
     command += ["--nolock"]
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # see fairseq_kerbs.utils.threads
