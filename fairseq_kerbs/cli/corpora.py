@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from fairseq_kerbs.cli.output import say_written
-from fairseq_kerbs.cli.parameters import FILE, Command, Whole, examples
+from fairseq_kerbs.cli.parameters import FILE, LANGUAGE, Command, Whole, examples
 from fairseq_kerbs.utils.processes import usable_cores
 
 
@@ -115,10 +115,18 @@ def toy(folder: Path, train: int, valid: int, test: int, seed: int) -> None:
     "--target-lang", metavar="LANG", required=True, help="target language and file suffix"
 )
 @click.option(
-    "--source-moses", metavar="LANG", default="", help="Moses rules, source [--source-lang]"
+    "--source-moses",
+    type=LANGUAGE,
+    metavar="LANG",
+    default="",
+    help="Moses rules, source [--source-lang]",
 )
 @click.option(
-    "--target-moses", metavar="LANG", default="", help="Moses rules, target [--target-lang]"
+    "--target-moses",
+    type=LANGUAGE,
+    metavar="LANG",
+    default="",
+    help="Moses rules, target [--target-lang]",
 )
 @lowercase_option
 @click.option("--escape", is_flag=True, help="write special characters as XML entities")

@@ -25,6 +25,7 @@ from fairseq_kerbs.cli.experiments import (
 )
 from fairseq_kerbs.cli.output import announce, write_output
 from fairseq_kerbs.cli.parameters import FILE, OUTPUT, PASS_ON, Command, examples
+from fairseq_kerbs.utils.dictionaries import read_dictionary
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import STDIN, atomic_write, check_can_write, read_lines
 from fairseq_kerbs.utils.processes import find_program, quoted
@@ -214,9 +215,13 @@ def generate(
         if not reference.is_file():
             raise UserError(f"--reference {reference}: no such file")
         pair = check_languages(call, data) or language_pair(data)
-        language = target_rules(first_data, pair[1])
+        rules = target_rules(first_data, pair[1])
+        language = rules["language"]
+        unescape = unescape or rules["escape"]
         scored_as = pair[1] if base_language(pair[1]) in bleu.TOKENIZED else language
-        metrics = {"BLEU": bleu.bleu_metric(language=scored_as)}  # which may refuse the language
+        # which may refuse the language
+        metric = bleu.bleu_metric(language=scored_as, lowercase=rules["lowercase"])
+        metrics = {"BLEU": metric}
         check_reference(call, first_data, reference)
     with naming_files(experiment, "generate", passed_on):
         check_call(call, data, dry_run=dry_run)
@@ -248,13 +253,15 @@ def generate(
 
 
 def check_reference(call: Call, data: Path, reference: Path) -> None:
-    """Raise a UserError if the reference has no text, or another number of lines than the split.
+    """Raise a UserError if the reference is no raw text with a line for each sentence of the split.
 
     Splits of which fairseq leaves sentences out are checked after the translation.
     """
     from fairseq_kerbs.data.generated import sentences_of
+    from fairseq_kerbs.evaluation.texts import refuse_subwords
 
     lines = read_lines(reference)
+    refuse_subwords(reference, lines)
     if not any(line.strip() for line in lines):
         raise UserError(f"--reference {reference} has no text; give one translation per line")
     values = call.values
@@ -356,6 +363,8 @@ def _write_raw_data(
 
     If senses are ``named``, also to the training split, which names them.
     """
+    for language in languages:
+        read_dictionary(data / f"dict.{language}.txt")  # which names a damaged file
     for kind in ("dict.*.txt", "train.*") if named else ("dict.*.txt",):
         for file in data.glob(kind):
             (folder / file.name).symlink_to(file.resolve())

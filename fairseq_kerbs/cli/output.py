@@ -16,6 +16,8 @@ _CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 def write_output(path: Path | None, content: str, what: str = "") -> None:
     """Write UTF-8 to a file, and say so, or to standard output."""
+    # names of files may have bytes that are no UTF-8
+    content = content.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     if path is None:
         sys.stdout.buffer.write(content.encode("utf-8"))
         sys.stdout.buffer.flush()

@@ -229,8 +229,14 @@ class Found(NamedTuple):
 
 def _names_of(trained: Trained, split: str, words: tuple[str, ...]) -> Any:
     """Names of senses by a split. A UserError is raised if none of these words is in it."""
-    names = read_names(trained, split)
     numbers = [trained.dictionary.indices[word] for word in words]
+    special = [word for word, number in zip(words, numbers) if number < trained.dictionary.nspecial]
+    if special:
+        raise UserError(
+            f"--word: {', '.join(special)} is a special symbol, whose senses have no names; name "
+            "words"
+        )
+    names = read_names(trained, split)
     if words and not any(names.is_whole(number) or names.is_piece(number) for number in numbers):
         raise UserError(
             f"--word: split {split} has no occurrence of {', '.join(words)}; name other words or "

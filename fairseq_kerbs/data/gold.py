@@ -14,7 +14,6 @@ from itertools import takewhile
 from pathlib import Path
 
 import regex
-import snowballstemmer
 
 from fairseq_kerbs.data.languages import language_of
 from fairseq_kerbs.data.tokens import composed, lower
@@ -226,6 +225,8 @@ def gold_text(rows: Iterable[GoldRow]) -> str:
 
 def stemmer(language: str) -> Callable[[str], str]:
     """Snowball's stemmer for a language, or "none". An unknown language raises a UserError."""
+    import snowballstemmer  # of the extra "analysis", which the toy corpus does not need
+
     if language == "none":
         return str
     if language not in snowballstemmer.algorithms():

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_kerbs.data import tokens
-from fairseq_kerbs.data.languages import base_language
+from fairseq_kerbs.data.languages import base_language, is_language
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import (
     PARTIAL,
@@ -45,6 +45,7 @@ SPLITS = {"train": ("train",), "valid": ("valid", "validation", "dev"), "test": 
 # more than a word of Chinese, Japanese, Thai, Lao, Burmese or Khmer, which have no spaces
 _UNSPACED = re.compile("[\u3400-\u9fff\u3040-\u30ff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]{9}")
 LONGEST = 1023  # subwords of a line that fairseq's Transformers take by default
+_RESERVED = "<s>", "</s>", "<pad>"  # of fairseq's dictionaries; <unk> is a usual word of such text
 _SPECIALS = 4  # special symbols at the start of fairseq's dictionaries
 _FOLDERS = ("raw", "tok", "clean", "bpe", "text", "bin")
 
@@ -177,6 +178,18 @@ class ParallelText:
             for language in (self.source_lang, self.target_lang)
         }
 
+    @staticmethod
+    def settings_of_text() -> tuple[str, ...]:
+        """Settings by which more text can be prepared in the same way."""
+        return (
+            "source_moses",
+            "target_moses",
+            "lowercase",
+            "escape",
+            "bpe",
+            "vocabulary_threshold",
+        )
+
     @property
     def flags(self) -> dict[str, Any]:
         """All settings except the prefixes."""
@@ -203,12 +216,37 @@ class ParallelText:
             *[("test", one) for one in self.test],
         ):
             self._check_prefix(split, prefix)
+        self._name_unknown_languages()
         paths = list(self.raw.values())
         for pair in zip(paths[::2], paths[1::2]):
-            check_parallel({str(path): read_lines(path) for path in pair})
+            lines = {str(path): read_lines(path) for path in pair}
+            check_parallel(lines)
+            for name, (first, *others) in lines.items():
+                if not others and "\r" in first.strip("\r"):
+                    raise UserError(
+                        f"{name} is a single line with carriage returns, the line ends of old "
+                        "Macs; convert it by tr '\\r' '\\n'"
+                    )
+
+    def _name_unknown_languages(self) -> None:
+        """Say whose text is tokenized as English because its suffix is no code of a language."""
+        for side, language, rules in (
+            ("source", self.source_lang, self.source_moses),
+            ("target", self.target_lang, self.target_moses),
+        ):
+            if not is_language(rules or language):
+                report(
+                    f"{rules or language} is no code of a language with rules: its text is "
+                    f"tokenized as English is; --{side}-moses names another language"
+                )
 
     def _check_prefix(self, split: str, prefix: str) -> None:
-        """Raise a UserError if the name of one of two files is given in place of their prefix."""
+        """Raise a UserError if a prefix is empty, or the name of one of its two files is given."""
+        if not prefix:
+            raise UserError(
+                f"--{split} has an empty part; give prefixes of files with single commas between "
+                "them"
+            )
         for language in (self.source_lang, self.target_lang):
             given = prefix.removesuffix(".gz").removesuffix(f".{language}")
             if given != prefix and not Path(f"{prefix}.{language}").exists():
@@ -284,20 +322,22 @@ def filter_pairs(sources: Sequence[Path], longest: int, target: Path) -> None:
     pairs = list(zip(*map(iter_lines, sources)))
     sizes = [sorted(len(side.split()) for side in pair) for pair in pairs]
     fitting = [pair for pair, (least, most) in zip(pairs, sizes) if least >= 1 and most <= longest]
+    empty = sum(least == 0 for least, _ in sizes)
+    too_long = len(pairs) - len(fitting) - empty
     if not fitting:
+        advice = "increase --max-words" if too_long else "give text with words on both sides"
         raise UserError(
-            f"no pair of {sources[0]} is left after the filter; increase --max-words, or check "
-            "the text"
+            f"no pair of {sources[0]} is left after the filter: of {len(pairs)} pairs {empty} have "
+            f"an empty side, and {too_long} are longer than {longest} words; {advice}"
         )
     with new_folder(target) as folder:
         for source, side in zip(sources, zip(*fitting)):
             write_lines(folder / source.name, side)
-    empty = sum(least == 0 for least, _ in sizes)
     for source, side in zip(sources, zip(*fitting)):
         _warn_of_unspaced(source.name, side)
     report(
         f"  {len(fitting)} of {len(pairs)} training pairs kept; dropped {empty} with an empty "
-        f"side, {len(pairs) - len(fitting) - empty} longer than {longest} words"
+        f"side, {too_long} longer than {longest} words"
     )
 
 
@@ -354,14 +394,20 @@ def _home(data: Path) -> Path:
     return place.resolve().parent
 
 
-def target_rules(data: Path, language: str) -> str:
-    """Language of Moses' rules for the target side of a ``bin`` folder.
+def target_rules(data: Path, language: str) -> dict[str, Any]:
+    """Arguments of :func:`.tokenize` for the target side of a ``bin`` folder.
 
-    It is that of the folder's preparation, if it has one, or else ``language``.
+    They are those of the folder's preparation, if it has a record, or else the defaults for the
+    ``language``.
     """
     flags = read_object(_home(data) / NAME)
-    known = flags.get("target_lang") == language
-    return str(rules_of(flags, language)["language"]) if known else language
+    if flags.get("target_lang") != language:
+        flags = {}
+    return {
+        "language": flags.get("target_moses") or language,
+        "lowercase": bool(flags.get("lowercase")),
+        "escape": bool(flags.get("escape")),
+    }
 
 
 def preparation_of(data: Path, language: str) -> tuple[dict[str, Any], Callable[[str], str]]:
@@ -376,6 +422,12 @@ def preparation_of(data: Path, language: str) -> tuple[dict[str, Any], Callable[
         raise UserError(
             f"{dest / NAME} does not describe how {data} was prepared; name a 'bin' folder that "
             "'fairseq-kerbs prepare' wrote from parallel text"
+        )
+    missing = [name for name in ParallelText.settings_of_text() if name not in flags]
+    if missing:
+        raise UserError(
+            f"{dest / NAME} does not tell {', '.join(missing)}; copy the file that 'fairseq-kerbs "
+            "prepare' wrote"
         )
     if flags["bpe"] == "none":
         return rules_of(flags, language), str
@@ -468,8 +520,17 @@ def find_splits(folder: Path) -> dict[str, Path]:
     return texts
 
 
+def _without_marks_of_a_line(words: Sequence[str]) -> Sequence[str]:
+    """Words of a line without <s> at its beginning and </s> at its end, which fairseq adds."""
+    if words and words[0] == "<s>":
+        words = words[1:]
+    if words and words[-1] == "</s>":
+        words = words[:-1]
+    return words
+
+
 def write_clean(raw: Path, target: Path, longest: int = 0) -> None:
-    """Write the lines that are not blank, with single spaces.
+    """Write the lines that are not blank, with single spaces, and without <s> and </s> around them.
 
     Args:
         raw: text with words separated by white space.
@@ -477,10 +538,17 @@ def write_clean(raw: Path, target: Path, longest: int = 0) -> None:
         longest: maximum number of words of a line. Longer lines are dropped. 0 keeps all.
 
     Raises:
-        UserError: no line is left.
+        UserError: no line is left, or a line has <s>, </s> or <pad> in it.
     """
-    lines = [" ".join(line.split()) for line in iter_lines(raw)]
-    filled = [line for line in lines if line]
+    lines = [_without_marks_of_a_line(line.split()) for line in iter_lines(raw)]
+    for number, words in enumerate(lines, start=1):
+        reserved = next((word for word in words if word in _RESERVED), None)
+        if reserved is not None:
+            raise UserError(
+                f"{raw}, line {number}: fairseq reads {reserved} as a sign of its own, not as a "
+                "word; replace it"
+            )
+    filled = [" ".join(words) for words in lines if words]
     if not filled:
         raise UserError(f"{raw} has no text; it must have one sentence or paragraph per line")
     fitting = [line for line in filled if not longest or len(line.split()) <= longest]
@@ -490,9 +558,9 @@ def write_clean(raw: Path, target: Path, longest: int = 0) -> None:
             "text with one sentence per line"
         )
     write_lines(target, fitting)
-    words = sum(len(line.split()) for line in fitting)
+    count = sum(len(line.split()) for line in fitting)
     dropped = f"{len(lines) - len(filled)} blank lines dropped"
     if longest:
         dropped += f", {len(filled) - len(fitting)} lines longer than {longest} words dropped"
-    report(f"  {len(fitting)} lines, {words} words; {dropped}")
+    report(f"  {len(fitting)} lines, {count} words; {dropped}")
     _warn_of_unspaced(raw.name, fitting)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import redirect_stderr
 from copy import copy
 from functools import cache, partial
 from io import StringIO
@@ -29,9 +30,10 @@ _ACCENTED = re.compile("\\w[\u0300-\u036f\u0653-\u0655\u3099\u309a]+|[\u1100-\u1
 _OUTER_JOINER = re.compile("\\s[\u200c\u200d]+|(?<!\u0d4d)[\u200c\u200d]+(?=\\s|$)")
 _INNER_JOINER = re.compile(" ([\u200c\u200d]) ?")  # of signs that are tokens, such as 👩‍👩‍👦
 _SPACE_BEFORE_MARK = regex.compile(r" (?=[\p{M}\p{Emoji_Modifier}])")  # of a sign, such as ❤️
+_DIRECTIONS = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 # a space without a width, as between words of Khmer; then byte order mark, soft hyphen, word joiner
 # and signs of the direction of writing
-_INVISIBLE = {0x200B: " ", **dict.fromkeys((0xFEFF, 0xAD, 0x2060, 0x61C, 0x200E, 0x200F))}
+_INVISIBLE = {0x200B: " ", **dict.fromkeys((0xFEFF, 0xAD, 0x2060, *_DIRECTIONS))}
 
 _MARKS = rf"\p{{M}}\u200c\u200d{typography.PARTS_OF_WORDS}"
 _MARK = regex.compile(f"[{_MARKS}]")
@@ -154,8 +156,15 @@ def load_bpe(codes: Path, vocabulary: Path | None = None, threshold: int = 0) ->
             f"{codes}: no such file; copy the folder 'bpe' of 'fairseq-kerbs prepare' there"
         )
     known = read_vocabulary(iter_lines(vocabulary), threshold) if vocabulary and threshold else None
-    with codes.open(encoding="utf-8", newline="\n") as stream:
-        return BPE(stream, vocab=known)
+    # subword-nmt prints what is wrong, without the name of the file, and exits
+    with codes.open(encoding="utf-8", newline="\n") as stream, redirect_stderr(StringIO()):
+        try:
+            return BPE(stream, vocab=known)
+        except (SystemExit, ValueError, IndexError):
+            raise UserError(
+                f"{codes} is damaged: a line is no pair of subwords; copy it again from the folder "
+                "of 'fairseq-kerbs prepare'"
+            ) from None
 
 
 def in_sentencepieces(line: str) -> bool:

@@ -16,7 +16,7 @@ import regex
 
 _CODES = "az be br ca cy eo eu ga gn haw ht ku mt nl oc pt qu sm so sw tk tr uk uz wo"
 _INNER_SIGNS = {
-    "he": "'’\"׳״",  # צה"ל
+    **dict.fromkeys(("he", "yi"), "'’\"׳״"),  # צה"ל
     "fi": "’:",  # EU:n
     "sv": "’:",
     **dict.fromkeys(_CODES.split(), "'’‘·"),  # п'ять, İstanbul'da, auto's, col·lecció

@@ -16,7 +16,7 @@ from sacrebleu.significance import PairedTest, Result
 
 from fairseq_kerbs.data.languages import base_language
 from fairseq_kerbs.data.tokens import composed
-from fairseq_kerbs.evaluation.texts import detokenize_lines, read_texts
+from fairseq_kerbs.evaluation.texts import detokenize_lines, has_subwords, read_texts, tokenized
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import check_parallel, read_lines
 
@@ -62,8 +62,10 @@ def bleu_metric(
         ) from None
     except (ImportError, RuntimeError) as error:
         reason = " ".join(str(error).split())
+        wanted = f"--tokenize {tokenize}" if tokenize else f"--lang {language}"
         raise UserError(
-            f"no tokenizer for --tokenize {tokenize}, --lang {language}: {reason}"
+            f"the tokenizer of sacreBLEU for {wanted} is not installed: {reason} --tokenize char "
+            "needs no other package"
         ) from None
 
 
@@ -112,6 +114,10 @@ def read_systems(
     for path in references:
         texts = read_texts(path, "T", language, unescape)
         loaded[str(path)] = [*map(composed, texts)]
+    # Raw text may have spaces before its marks, too, as Hindi often has before ।. Then these do not
+    # tell tokens.
+    spaced = any(map(tokenized, loaded.values()))
+    has_tokens = has_subwords if spaced else tokenized
     sentences = max(map(len, loaded.values()), default=None)
     systems = {}
     for path in hypotheses:
@@ -123,7 +129,7 @@ def read_systems(
             unescape=unescape,
             sentences=sentences,
             fill=fill,
-            keep_raw=True,
+            has_tokens=has_tokens,
         )
         systems[name] = [*map(composed, raw)]
     for name, lines in loaded.items():

@@ -66,6 +66,10 @@ def side_by_side(
         scores = _gains(systems, references, number, baseline or next(iter(systems)))
         lines = list(scores)
     else:
+        if len(systems) < 2:
+            raise UserError(
+                "--choose differing draws lines where systems differ: give two --system or more"
+            )
         distinct = [len(set(map(shown, answers))) for answers in zip(*systems.values())]
         drawn = [line for line, count in enumerate(distinct) if count > 1]
         Random(seed).shuffle(drawn)

@@ -48,6 +48,7 @@ STANDARD = (
 
 HEADER = ("item", "answer", "input", "response", "score")
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t"}
+LONGEST_CELL = 2**31 - 1  # characters that a reader of CSV takes; Python's limit is 131,072
 WORKBOOKS = (".xlsx", ".xls", ".ods", ".numbers")
 """Names of the files of spreadsheet programs, which are no CSV."""
 _HEADER = re.compile(r'"?item"?([,;\t])"?answer\b')
@@ -185,8 +186,9 @@ def read_sheet(path: Path, key: Key) -> Sheet:
 
 def _rows(path: Path, lines: Sequence[str], delimiter: str) -> Iterator[list[str]]:
     """Rows of a sheet. A UserError is raised if a quotation mark is not closed."""
+    csv.field_size_limit(LONGEST_CELL)
     try:
-        yield from csv.reader(lines, delimiter=delimiter)
+        yield from csv.reader(lines, delimiter=delimiter, strict=True)
     except csv.Error as error:
         raise UserError(
             f"{path} is no CSV: {error}; is a quotation mark at the beginning of a cell not closed?"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fairseq_kerbs.data.generated import GeneratedOutput, Part, read_generated
@@ -36,7 +36,7 @@ def detokenize_lines(
     unescape: bool = False,
     sentences: int | None = None,
     fill: bool = False,
-    keep_raw: bool = False,
+    has_tokens: Callable[[Sequence[str]], bool] | None = None,
 ) -> list[str]:
     """Raw text of fairseq-generate's hypotheses, or of tokenized text with BPE.
 
@@ -49,18 +49,24 @@ def detokenize_lines(
         unescape: undo XML entities.
         sentences: number of sentences that there should be, if it is known.
         fill: texts of sentences that fairseq-generate left out are empty.
-        keep_raw: leave a text as it is that is not :func:`tokenized`.
+        has_tokens: whether a text that fairseq-generate did not write is of tokens. Other texts
+            stay as they are. By default all are of tokens.
 
     Raises:
         UserError: hypotheses are missing, or see :func:`.read_generated`.
     """
     output = read_generated(lines, name)
     if output is None:
-        if keep_raw and not unescape and not tokenized(lines):
+        if has_tokens is not None and not unescape and not has_tokens(lines):
             return list(lines)
         pieces = text_in_sentencepieces(lines)
         return [_raw(line, language, unescape, pieces) for line in lines]
     return _raw_texts(output, "H", language, unescape, sentences=sentences, fill=fill)
+
+
+def has_subwords(lines: Sequence[str]) -> bool:
+    """Whether a text is of subwords of BPE or pieces of SentencePiece."""
+    return any(map(_SUBWORD.search, lines)) or text_in_sentencepieces(lines)
 
 
 def tokenized(lines: Sequence[str]) -> bool:
@@ -70,7 +76,7 @@ def tokenized(lines: Sequence[str]) -> bool:
     end of an English contraction with a space counts as well. A single space before a comma is an
     error of the writer.
     """
-    if any(map(_SUBWORD.search, lines)) or text_in_sentencepieces(lines):
+    if has_subwords(lines):
         return True
     text = "\n".join(lines)
     with_space, without = (
@@ -97,12 +103,7 @@ def read_texts(
     lines = read_lines(path)
     output = read_generated(lines, str(path))
     if output is None:
-        marked = next((n for n, line in enumerate(lines, 1) if _SUBWORD.search(line)), None)
-        if marked:
-            raise UserError(
-                f"{path}, line {marked} has subword marks (@@); give fairseq-generate's unchanged "
-                "output, or raw text from 'fairseq-kerbs detokenize'"
-            )
+        refuse_subwords(path, lines)
         return lines
     texts = output.texts(part, sentences, fill=fill)
     unknown = next((n for n, text in enumerate(texts) if _UNKNOWN in text), None)
@@ -112,6 +113,16 @@ def read_texts(
             "lacks; give the raw reference text"
         )
     return _raw_texts(output, part, language, unescape, sentences=sentences, fill=fill)
+
+
+def refuse_subwords(path: Path, lines: Sequence[str]) -> None:
+    """Raise a UserError if a text that should be raw has the mark of subwords."""
+    marked = next((n for n, line in enumerate(lines, 1) if _SUBWORD.search(line)), None)
+    if marked and read_generated(lines, str(path)) is None:
+        raise UserError(
+            f"{path}, line {marked} has subword marks (@@); give fairseq-generate's unchanged "
+            "output, or raw text from 'fairseq-kerbs detokenize'"
+        )
 
 
 def _raw_texts(

@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fairseq_kerbs import torch_compat
 from fairseq_kerbs.configurations import (
     Flags,
@@ -372,22 +374,31 @@ def call_after_placement(training: Training, placement: StagedPlacement, call: C
 
 
 def check_text(call: Call, data: str) -> None:
-    """Raise a UserError if no word can receive several senses, by the counts in the dictionary.
+    """Raise a UserError if no word of the training text can receive several senses.
 
     The placement would find this as well, but only after the softmax has been trained.
     """
-    folder = Path(data)
-    file = folder / "dict.txt"  # of a language model
+    from fairseq.data.data_utils import load_indexed_dataset
+
+    folders = [Path(folder) for folder in data.split(":")]
+    files = "train*.idx"
+    file = folders[0] / "dict.txt"  # of a language model
     if not file.exists():
         _, target = check_languages(call, data) or language_pair(data)
-        file = folder / f"dict.{target}.txt"
+        file = folders[0] / f"dict.{target}.txt"
+        files = f"train*.*-*.{target}.idx"
     dictionary = read_dictionary(file)
-    most = max(dictionary.count[dictionary.nspecial :], default=0)
-    # all are 1, or 0, in a dictionary without counts
-    if 1 < most < LEAST_CONTEXTS:
+    counts = np.zeros(len(dictionary), dtype=np.int64)
+    found = [path for folder in folders for path in sorted(folder.glob(files))]
+    for path in found:
+        for line in load_indexed_dataset(str(path.with_suffix("")), dictionary) or ():
+            counts += np.bincount(line.numpy(), minlength=len(counts))[: len(counts)]
+            if counts[dictionary.nspecial :].max(initial=0) >= LEAST_CONTEXTS:
+                return
+    if found:  # else fairseq says what is missing
         raise UserError(
-            f"{file}: no word occurs {LEAST_CONTEXTS} times, so that none can receive several "
-            "senses; take more text, or a configuration without placement"
+            f"{data}: no word of the training text occurs {LEAST_CONTEXTS} times, so that none can "
+            "receive several senses; take more text, or a configuration without placement"
         )
 
 

@@ -55,8 +55,11 @@ def sentence_of(error: BaseException) -> str | None:
 def reason_of(error: BaseException) -> str:
     """The most informative line of an error of fairseq or torch."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    heading, *others = lines
     # the first line of torch's lists is a heading
-    return shorten(lines[1 if len(lines) > 1 else 0], 200) if lines else type(error).__name__
+    return shorten(others[0] if others and heading.endswith(":") else heading, 200)
 
 
 @contextmanager

@@ -166,7 +166,11 @@ def lock_folder(folder: Path, refusal: str) -> TextIO:
     Returns the open lock file. If another process has the lock, a UserError with the sentence
     ``refusal`` is raised.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileNotFoundError as error:  # of /proc, or in a folder that was removed
+        reason = error.strerror
+        raise UserError(f"{folder} cannot be made ({reason}); name another folder") from None
     try:
         lock = (folder / ".lock").open("a")
     except PermissionError:

@@ -35,6 +35,12 @@ def test_output_is_utf8_or_a_file(
     assert (tmp_path / "new" / "file").read_bytes() == "grüße\n".encode()
 
 
+def test_a_name_that_is_no_utf8_is_written(tmp_path: Path) -> None:
+    """Programs of long ago named files in Latin-1."""
+    output.write_output(tmp_path / "page", "of mod\udce8le.pt\n")
+    assert (tmp_path / "page").read_text("utf-8") == "of mod\ufffdle.pt\n"
+
+
 def test_a_minus_is_standard_output(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("Schöne Grüße , Anna !\n")
     detokenize = ("fairseq-kerbs", "detokenize", "--lang", "de", tmp_path / "text")

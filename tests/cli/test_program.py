@@ -42,6 +42,11 @@ FILES = {
     "bad.de": b"fine\nbad \xff\n",
     "none.de": b"",
     "none.en": b"",
+    "spaces.de": b" \n\t\n",
+    "spaces.en": b"a b\n\n",
+    "mac.de": b"a\rb\rc\r",
+    "mac.en": b"a b c\n",
+    "marked": b"<s> a b </s>\na <pad> b\n",
     "unequal.de": b"a\nb\n",
     "unequal.en": b"a\n",
     "cut.tgz": b"\x1f\x8b\x08",
@@ -127,7 +132,12 @@ MISUSES = [
     (f"{LANGUAGE} --train {{work}}/bad.de", "bad.de, line 2"),
     (f"{PREPARE} {TEXT} --valid {{work}}/none", "none.de and {work}/none.en are empty"),
     (f"{PREPARE} {TEXT} --test {{work}}/absent", "absent.de: no such file"),
-    (f"{PREPARE} {TEXT} --max-words 1", "train.de is left after the filter; increase --max-words"),
+    (f"{PREPARE} {TEXT} --max-words 1", "0 have an empty side, and 40 are longer than 1 words"),
+    (f"{PREPARE} {TEXT} --train {{work}}/spaces", "2 have an empty side, and 0 are longer"),
+    (f"{PREPARE} {TEXT} --train {{work}}/mac", "mac.de is a single line with carriage returns"),
+    (f"{PREPARE} {TEXT} --test {{work}}/text/test,", "--test has an empty part; give prefixes"),
+    (f"{PREPARE} {TEXT} --target-moses klingon", "klingon is no code of a language, such as en"),
+    (f"{LANGUAGE} --train {{work}}/marked", "marked, line 2: fairseq reads <pad> as a sign"),
     (f"{PREPARE} {TEXT} --train {{work}}/text/train.de", "give --train {work}/text/train"),
     (f"{PREPARE} {TEXT} --test {{work}}/text/test.en", "give --test {work}/text/test"),
     (f"{PREPARE} {TEXT} --target-lang de", "--source-lang and --target-lang must differ"),
@@ -190,7 +200,7 @@ MISUSES = [
     (f"{RECIPE} --max-update=0", "needs --max-update"),
     (f"{RECIPE} --max-senses 2", "more than --max-senses 2"),
     (f"{RECIPE} --lr-scheduler cosine", "take polynomial_decay"),
-    ("train {work}/recipe.yaml {work}/few {out}/save --max-update 25", "no word occurs 40 times"),
+    ("train {work}/recipe.yaml {work}/few {out}/save --max-update 25", "text occurs 40 times"),
     ("train {work}/recipe.yaml {work}/bin {work}/begun --max-update 5", "--max-update 10"),
     ("generate {work}/good.yaml {work}/bin {out}/save --reference {out}/no", "no: no such file"),
     ("generate {work}/good.yaml {work}/bin {out}/save", "--path"),
@@ -208,6 +218,7 @@ MISUSES = [
     ("score --hypotheses {work}/two {work}/two --reference {work}/two", "--hypotheses"),
     ("score --hypotheses {work}/two --reference {work}/two --lowercase --both-cases", "not go"),
     (f"{EXAMPLES} --choose best", "needs --reference"),
+    (EXAMPLES, "--choose differing draws lines where systems differ: give two --system or more"),
     (f"{EXAMPLES} --system c={{work}}/one", "has 1"),
     (f"{EXAMPLES} --reference {{work}}/one", "--source has 2 lines but --reference has 1"),
     (f"{EXAMPLES} {BEST} --baseline x", "--baseline x is none of"),
@@ -225,6 +236,7 @@ MISUSES = [
     (f"{SENSES} {{work}}/senses.pt", "--total-senses"),
     (f"{SENSES} {{work}}/negative.pt", "inventory.usage"),
     (f"{SENSES} {MODEL} --split tset", "--split"),
+    (f"{SENSES} {MODEL} --word the </s>", "--word: </s> is a special symbol, whose senses have no"),
     (f"senses {MODEL} --data {{work}}/no_training", "not found: train"),
     (f"senses {MODEL} --data {{work}}/no_training --split test --table {{out}}/t", "no training"),
     (f"senses {MODEL} --data {{work}}/one_side --split test", "test.de-en.en: a side is missing"),
@@ -359,6 +371,7 @@ MISUSES = [
     (f"{GENERATE} --lm-path {{out}}/absent.pt", "--lm-path: there is no checkpoint"),
     (f"{GENERATE} --reference {{work}}/two", "--reference {work}/two has 2 lines, but"),
     (f"{GENERATE} --reference {{work}}/blank", "has no text"),
+    (f"{GENERATE} --reference {{work}}/pieces", "pieces, line 2 has subword marks (@@); give"),
     ("generate {work}/whole.yaml {work}/bin {work}/trained --output {out}", "is a folder; name a"),
     (f"{TRANSLATE} --gen-subset valid", "--gen-subset does not go with translate"),
     (f"{TRANSLATE} --prefix-size 1", "--prefix-size does not go with translate"),
@@ -405,6 +418,11 @@ FOLLOWED = {
     f"{PREPARE} {TEXT} --max-word 9": f"{PARALLEL} --max-words 9",
     f"{PREPARE} {TEXT} --valid {{work}}/none": PARALLEL,
     f"{PREPARE} {TEXT} --max-words 1": f"{PARALLEL} --max-words 80",
+    f"{PREPARE} {TEXT} --train {{work}}/spaces": PARALLEL,
+    f"{PREPARE} {TEXT} --test {{work}}/text/test,": PARALLEL,
+    f"{GENERATE} --reference {{work}}/pieces": (
+        f"{GENERATE} --reference {{work}}/text/test.en {DRY}"
+    ),
     f"{PREPARE} {TEXT} --target-lang de": PARALLEL,
     f"{PREPARE} {TEXT} --train {{work}}/text/train.de": PARALLEL,
     f"{PREPARE} {TEXT} --test {{work}}/text/test.en": PARALLEL,
@@ -701,8 +719,9 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert main([*map(str, converting), "--data", str(folder / "bin")]) == 0
     for name, file in (("hollow", "train.de-en.de.bin"), ("wordless", "dict.en.txt")):
         (shutil.copytree(folder / "bin", folder / name) / file).write_bytes(b"")
-    rare = shutil.copytree(folder / "bin", folder / "few") / "dict.en.txt"
-    rare.write_text("".join(f"{line.split()[0]} 39\n" for line in words))
+    few = shutil.copytree(folder / "bin", folder / "few")  # its training text is that of the test
+    for test in few.glob("test.*"):
+        shutil.copy(test, test.with_name(test.name.replace("test.", "train.")))
     more = folder / "more"
     shutil.copytree(folder / "bin", more)
     for valid in [*more.glob("valid.*")]:
@@ -916,10 +935,14 @@ def test_packages_are_imported_where_they_are_needed(tmp_path: Path) -> None:
         shown = run_program(sys.executable, "-c", told, *arguments, cwd=tmp_path, status=2)
         install = "run pip install 'fairseq_kerbs[fairseq,analysis,tables]'"
         assert shown == f"fairseq-kerbs: error: {package} is not installed; {install}\n"
-    # generated text and conversions need fairseq alone
-    code = "import sys; sys.modules.update(dict.fromkeys(('pandas', 'sklearn', 'scipy'))); "
-    code += "import fairseq_kerbs.analysis.printed_senses, fairseq_kerbs.checkpoints.conversion"
-    run_program(sys.executable, "-c", code, cwd=tmp_path)
+    # the toy corpus, generated text and conversions need the extra "fairseq" alone
+    others = ("pandas", "sklearn", "scipy", "snowballstemmer", "matplotlib", "jinja2")
+    code = f"import sys; sys.modules.update(dict.fromkeys({others})); "
+    code += "import fairseq_kerbs.analysis.printed_senses, fairseq_kerbs.checkpoints.conversion; "
+    code += "from fairseq_kerbs.cli import main; sys.exit(main(sys.argv[1:]))"
+    toy = ("toy", "text", "--train", 9, "--valid", 9, "--test", 9)
+    run_program(sys.executable, "-c", code, *toy, cwd=tmp_path)
+    assert len((tmp_path / "text" / "train.senses.tsv").read_text().splitlines()) > 0
 
 
 def test_fairseq_reads_the_plugin_without_click(tmp_path: Path) -> None:

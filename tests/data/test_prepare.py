@@ -186,7 +186,7 @@ def test_the_record_of_a_linked_folder_is_found(tmp_path: Path) -> None:
         ("one/relative", "it"),
         ("elsewhere/bin", "en"),
     ):
-        assert prepare.target_rules(tmp_path / folder, "en") == rules
+        assert prepare.target_rules(tmp_path / folder, "en")["language"] == rules
 
 
 def test_folder_in_use_or_of_other_things_is_untouched(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -332,6 +332,34 @@ def test_splits_are_found_by_name_or_named(wiki: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "dest").exists()
 
 
+def test_marks_of_sentences_are_no_words(tmp_path: Path) -> None:
+    """fairseq adds its own to each line."""
+    (tmp_path / "text").write_text("<s> a b </s>\n<s>\na <unk>\n</s>\nb </s>\n")
+    prepare.write_clean(tmp_path / "text", tmp_path / "clean")
+    assert (tmp_path / "clean").read_text() == "a b\na <unk>\nb\n"
+
+
+def test_a_suffix_that_is_no_language_is_said(tmp_path: Path, capsys: Capsys) -> None:
+    for name in ("src", "kor"):
+        (tmp_path / f"text.{name}").write_text("오늘 은 날씨 가 좋다 .\n")
+    prefix = str(tmp_path / "text")
+    prepare.ParallelText(prefix, prefix, (prefix,), "src", "kor").check()
+    assert capsys.readouterr().out.startswith(
+        "src is no code of a language with rules: its text is"
+    )
+    prepare.ParallelText(prefix, prefix, (prefix,), "src", "kor", "en").check()
+    assert not capsys.readouterr().out
+
+
+def test_a_record_with_gaps_is_said(tmp_path: Path) -> None:
+    record = {"command": "prepare", "source_lang": "de", "target_lang": "en", "bpe": "none"}
+    write_json(tmp_path / prepare.NAME, record)
+    with pytest.raises(UserError, match="does not tell source_moses, target_moses, lowercase, esc"):
+        prepare.preparation_of(tmp_path / "bin", "de")
+    rules = {"language": "en", "lowercase": False, "escape": False}
+    assert prepare.target_rules(tmp_path / "bin", "en") == rules
+
+
 def test_text_that_models_cannot_use_is_reported(tmp_path: Path, capsys: Capsys) -> None:
     texts = {f"train.{language}": tmp_path / f"train.{language}" for language in ("zh", "en")}
     for file, line in zip(texts.values(), ("一个男人在街上行走 。", "a man walks .")):
@@ -346,4 +374,4 @@ def test_text_that_models_cannot_use_is_reported(tmp_path: Path, capsys: Capsys)
     assert capsys.readouterr().out.count("1 lines have over 1023 subwords") == 2
     write_json(tmp_path / prepare.NAME, text.flags)
     rules = [prepare.target_rules(tmp_path / "bin", language) for language in ("en", "de")]
-    assert rules == ["xx", "de"]
+    assert [of_language["language"] for of_language in rules] == ["xx", "de"]

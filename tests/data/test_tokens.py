@@ -87,6 +87,7 @@ def test_characters_are_normalized() -> None:
         assert tokenize("İstanbul IŞIK", language=turkish, lowercase=True) == "istanbul ışık"
     for language, text in (("ko", "한국어"), ("ja", "がぎ"), ("ar", "آب")):  # as macOS writes them
         assert tokenize(unicodedata.normalize("NFD", text), language=language) == text
+    assert tokenize("\u202aא\u202c \u2066ב\u2069", language="he") == "א ב"  # of bidirectional text
     assert tokenize("Auto\u00adbahn\u200e, ខ្ញុំ\u200bឆ្មា\u2060", language="km") == "Autobahn , ខ្ញុំ ឆ្មា"
 
 
@@ -111,6 +112,14 @@ def test_a_text_without_pairs_has_no_bpe(text: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="give --bpe none"):
         learn_bpe([tmp_path / "text"], tmp_path / "codes", 10)
     assert not (tmp_path / "codes").exists()
+
+
+@pytest.mark.parametrize("codes", ["", "#version: 0.2\na b c\n", "#version: x\n"])
+def test_damaged_codes_are_named(codes: str, tmp_path: Path, capsys: Capsys) -> None:
+    (tmp_path / "codes").write_text(codes)
+    with pytest.raises(UserError, match=r"codes is damaged: .*; copy it again"):
+        load_bpe(tmp_path / "codes")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_bpe_is_that_of_the_commands(tmp_path: Path, capsys: Capsys) -> None:

@@ -27,6 +27,7 @@ def test_nothing_but_spaces_is_removed(line: str, language: str) -> None:
         ("en", "It’s John's “it”", 1),  # ' is of Moses' own rules
         ("uk", "п'ять, м’яч 'так'", 2),
         ("he", 'צה"ל "כן"', 1),
+        ("yi", "ס׳איז", 1),
         ("fi", "EU:n kello: 12:30", 1),
         ("en", "EU:n", 0),
     ],

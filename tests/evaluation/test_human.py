@@ -159,6 +159,15 @@ def test_spoilt_sheets_are_refused(tmp_path: Path, spoil: Spoil, message: str) -
         read_sheet(path, key)
 
 
+def test_a_long_answer_returns(tmp_path: Path) -> None:
+    """Python's reader of CSV takes 131,072 characters of a cell by default."""
+    systems = {"a": ["word " * 40_000], "b": ["short"]}
+    key = make_key(["source"], systems, items=1, raters=1, seed=1)
+    path = tmp_path / "rater1.csv"
+    path.write_bytes(human.sheet_text(key, 1).replace(",\r\n", ",1\r\n").encode())
+    assert {*read_sheet(path, key).scores.values()} == {1}
+
+
 def test_files_that_are_no_sheet_or_no_key(tmp_path: Path) -> None:
     key, path = write_sheet(tmp_path, "1")
     with pytest.raises(UserError, match="or the sheet belongs to another key"):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_kerbs.evaluation.bleu import read_systems
 from fairseq_kerbs.evaluation.texts import detokenize_lines, read_texts, tokenized
 from fairseq_kerbs.utils.errors import UserError
 
@@ -85,8 +86,23 @@ def test_pieces_of_every_kind_of_line_are_joined(tmp_path: Path) -> None:
 def test_raw_text_is_told_from_tokens(line: str, is_tokenized: bool) -> None:
     lines = ["A cat", *line.split("\n")]
     assert tokenized(lines) == is_tokenized
-    kept = detokenize_lines(lines, language="en", name="text", keep_raw=True)
+    kept = detokenize_lines(lines, language="en", name="text", has_tokens=tokenized)
     assert kept == lines if not is_tokenized else kept[1:] != lines[1:]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    ["यह अच्छा है ।\nवह घर जाता है ।", "قال الرجل ، إنه هنا .\nنعم ، هو", "Hello there , my friend ."],
+)
+def test_raw_text_with_spaces_before_its_marks_equals_itself(raw: str, tmp_path: Path) -> None:
+    for name in ("hypotheses", "reference"):
+        (tmp_path / name).write_text(f"{raw}\n", "utf-8")
+    paths = [tmp_path / "hypotheses"], [tmp_path / "reference"]
+    systems, references = read_systems(*paths, language="hi")
+    assert [*systems.values()] == references == [raw.split("\n")]
+    paths[0][0].write_text(raw.replace(" ", "@@ ", 1) + "\n", "utf-8")
+    (subwords,), _ = (read_systems(*paths, language="en")[0].values(), None)
+    assert "@@" not in "".join(subwords)
 
 
 def test_a_blank_to_be_filled_in_is_a_word() -> None:

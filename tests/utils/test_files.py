@@ -160,3 +160,13 @@ def test_compressed_text_without_its_suffix_is_said(suffix: str, tmp_path: Path)
             stream.write(text.read_bytes())
     with pytest.raises(UserError, match=r"packed is compressed; decompress it first"):
         read_lines(packed)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: Patch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for folder in (Path("/proc/nothing"), Path("below")):
+        with pytest.raises(UserError, match=f"{folder} cannot be made .*; name another folder"):
+            lock_folder(folder, "in use")
