@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Union
 
@@ -23,13 +24,6 @@ CONFIGS = PLUGIN_FOLDER / "configs"  # of an installed package
 if not CONFIGS.is_dir():
     CONFIGS = PLUGIN_FOLDER.parent / "configs"  # of a checkout
 _TOP_LEVEL = ("extends", "description", "train", "generate", "placement")
-
-GONE_FLAGS = {
-    "--preset": "the paper's setting is the default of every architecture: leave it out",
-    "--sense-init": "initial senses follow from --reallocation: leave it out",
-    "--new-sense": "a moved sense keeps its embedding, as in Algorithm 1: leave it out",
-}
-"""Flags of former revisions, and what to do instead."""
 
 Value = Union[str, bool, None, list[str]]
 Flags = dict[str, Value]
@@ -45,6 +39,12 @@ class _Loader(yaml.BaseLoader):
         return mapping
 
 
+@lru_cache(maxsize=512)
+def _parsed(text: str) -> Any:
+    """Content of YAML text. Hundreds of runs of a table extend the same few files."""
+    return yaml.load(text, _Loader)
+
+
 def read_yaml(path: Path) -> dict[Any, Any]:
     """Read the mapping in a YAML file. A missing or invalid file raises a UserError.
 
@@ -52,7 +52,7 @@ def read_yaml(path: Path) -> dict[Any, Any]:
     False, but 1e-3 as text.
     """
     try:
-        content = yaml.load("\n".join(read_lines(path)), _Loader)
+        content = _parsed("\n".join(read_lines(path)))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"{path}, line {mark.line + 1}" if mark else path
@@ -64,6 +64,7 @@ def read_yaml(path: Path) -> dict[Any, Any]:
 
 
 def _with_constants(value: Any) -> Any:
+    """A copy of a value in which true, false and null are Python's constants."""
     if isinstance(value, dict):
         return {key: _with_constants(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -109,8 +110,6 @@ def load_experiment(path: Path | str, extending: tuple[Path, ...] = ()) -> Exper
             f"{path} is empty; write fairseq's flags under 'train:', or begin with "
             "'extends: FILE.yaml'"
         )
-    if "senses" in content:
-        raise UserError(f"{path}: the key 'senses' is gone: its name is now 'placement'")
     unknown = content.keys() - set(_TOP_LEVEL)
     if unknown:
         raise UserError(

@@ -254,9 +254,9 @@ def own_flags(part: type, every: bool = False) -> dict[str, str]:
 
 OPTIMIZERS = sorted({*OPTIMIZER_REGISTRY} - {"composite"})
 SCHEDULES = sorted({*LR_SCHEDULER_REGISTRY} - {"pass_through"})
-PAIRS = [
-    *(("optimizer", old, new) for old in OPTIMIZERS for new in OPTIMIZERS if old != new),
-    *(("lr-scheduler", old, new) for old in SCHEDULES for new in SCHEDULES if old != new),
+PAIRS = [  # each is replaced once, and replaces another once
+    *(("optimizer", old, new) for old, new in zip(OPTIMIZERS, OPTIMIZERS[1:] + OPTIMIZERS[:1])),
+    *(("lr-scheduler", old, new) for old, new in zip(SCHEDULES, SCHEDULES[1:] + SCHEDULES[:1])),
 ]
 
 

@@ -63,26 +63,9 @@ SECTIONS: dict[str, list[click.Command]] = {
 }
 """Titles of the help, and the commands below each."""
 
-_CONVERTERS = "scripts/experiments/gold_labels.py of the checkout converts such lists"
-GONE = {
-    "gold-mlt": _CONVERTERS,
-    "gold-noad": _CONVERTERS,
-    "gold-coarsewsd": _CONVERTERS,
-    "geometry": "plot contexts draws the contexts of a word, and senses prints what they stand for",
-}
-"""Commands of former revisions, and what does their work now."""
-
 
 class Commands(Group):
     """The group of all commands, whose help has a title for each of `SECTIONS`."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Refuse a command that is gone with its successor."""
-        if args[0] in GONE:
-            ctx.fail(f"{args[0]} is gone: {GONE[args[0]]}")
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands of each section, with their first sentences in one column."""

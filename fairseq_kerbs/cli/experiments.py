@@ -40,19 +40,6 @@ def _check_save_dir(ctx: click.Context, param: click.Parameter, value: str) -> s
     return str(no_flag(ctx, param, value))
 
 
-def _refuse_gone(
-    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Refuse flags of former revisions, which fairseq does not know either."""
-    from fairseq_kerbs.configurations import GONE_FLAGS
-
-    for word in value:
-        flag = word.partition("=")[0]
-        if flag in GONE_FLAGS:
-            ctx.fail(f"{flag} is gone: {GONE_FLAGS[flag]}")
-    return value
-
-
 config_argument = click.argument("config", type=FILE, callback=no_flag)
 data_argument = click.argument("data", callback=no_flag)
 save_dir_argument = click.argument("save_dir", callback=_check_save_dir)
@@ -61,7 +48,6 @@ passed_on_argument = click.argument(
     nargs=-1,
     type=click.UNPROCESSED,
     metavar="[FLAGS OF FAIRSEQ]...",
-    callback=_refuse_gone,
 )
 dry_run_option = click.option("--dry-run", is_flag=True, help="only print the command")
 

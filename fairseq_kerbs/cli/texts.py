@@ -220,9 +220,9 @@ def score(
 
     BLEU, chrF and TER by sacreBLEU of fairseq-generate's output (or tokenized text), detokenized,
     against raw references. A text is raw, and scored as it is, if it has no subwords, and most full
-    stops and commas have no space before them, or have one in a reference, too. Several systems are compared with the first by a
-    paired bootstrap test (1,000 samples, seed 12345). BLEU's signature does not tell the order of
-    n-grams: another order than 4 is printed beside it.
+    stops and commas have no space before them, or have one in a reference, too. Several systems are
+    compared with the first by a paired bootstrap test (1,000 samples, seed 12345). BLEU's signature
+    does not tell the order of n-grams: another order than 4 is printed beside it.
     """
     from fairseq_kerbs.data.languages import language_of
     from fairseq_kerbs.evaluation import bleu

@@ -41,7 +41,6 @@ class KerbsModel(BaseFairseqModel):
         super().add_args(parser)
         gen_parser_from_dataclass(parser, cls.flags(), delete_default=True)
         config.add_reallocation_at(parser)
-        config.add_gone_flags(parser)
 
     @classmethod
     def hydra_flags(cls) -> type[FairseqDataclass]:

@@ -20,7 +20,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import OmegaConf
 
 from fairseq_kerbs import output_layers
-from fairseq_kerbs.configurations import GONE_FLAGS, flag_of
+from fairseq_kerbs.configurations import flag_of
 from fairseq_kerbs.kernels import KERNELS, Kernel, KernelOption, build_kernel, kernel_options
 from fairseq_kerbs.models.attention import ATTENTIONS
 from fairseq_kerbs.reallocation import POLICIES, Policy
@@ -199,20 +199,6 @@ KerbsConfig: Any = make_dataclass(
         "__module__": __name__,
     },
 )
-
-
-class _Gone(argparse.Action):
-    """A flag of former revisions, which ends with a sentence about its successor."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
-        raise UserError(f"{option} is gone: {GONE_FLAGS[str(option)]}.")
-
-
-def add_gone_flags(parser: Any) -> None:
-    """Add the flags of :data:`.GONE_FLAGS`, which end with a UserError."""
-    hidden: Any = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
-    for name in GONE_FLAGS:
-        parser.add_argument(name, action=_Gone, nargs="?", dest=argparse.SUPPRESS, **hidden)
 
 
 def add_reallocation_at(parser: Any) -> None:

@@ -408,6 +408,7 @@ class PlacementSettings:
     max_senses: int = 4  # maximum number of senses of a word
     gap: float | Tensor = 1.0  # that of :func:`place_word` for all words, or of each, [V]
     number: NumberOfSenses | None = None  # see :mod:`.evidence`
+    device: torch.device | None = None  # where k-means runs. Default: that of the last contexts
 
 
 class Placement(NamedTuple):
@@ -433,11 +434,12 @@ def place_senses(
         the senses, of which there may be fewer than ``settings.total_senses``.
     """
     words = len(sample.size)
+    device = settings.device or sample.device
     basis, moments = whiten(sample)
     clusterings: dict[int, list[Clustering]] = {}
     drops: dict[int, list[float]] = {}
-    for batch in progress(_batches(sample)):
-        whitened = [(sample.contexts(word) @ basis).to(sample.device) for word in batch]
+    for batch in progress(_batches(sample, one_by_one=device.type == "cpu")):
+        whitened = [(sample.contexts(word) @ basis).to(device) for word in batch]
         for word, found in zip(batch, cluster(whitened, settings.max_senses)):
             seen = int(sample.seen[word])
             if settings.number is not None:
@@ -462,11 +464,11 @@ def place_senses(
     return Placement(rows, bias, word_of_sense, share)
 
 
-def _batches(sample: ContextSample) -> list[list[int]]:
-    """Words with enough contexts, in batches for :func:`cluster`: one word on a CPU, else many.
+def _batches(sample: ContextSample, *, one_by_one: bool) -> list[list[int]]:
+    """Words with enough contexts, in batches for :func:`cluster`: one word, or many.
 
     Words with similar numbers of contexts are together, because that needs little padding.
     """
     sizes, order = sample.seen.minimum(sample.size).sort(stable=True)
-    number = 1 if sample.device.type == "cpu" else max(1, BATCH // max(1, int(sizes[-1])))
+    number = 1 if one_by_one else max(1, BATCH // max(1, int(sizes[-1])))
     return [batch.tolist() for batch in order[sample.enough[order]].split(number) if len(batch)]

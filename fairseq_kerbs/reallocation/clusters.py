@@ -27,6 +27,7 @@ but the first sense of each word are spare.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -104,53 +105,109 @@ class Clusters(Policy):
         if sample is None:
             raise ValueError(f"`policy` {self.name} reads contexts, and there are none.")
         inventory = senses.inventory
-        vocab_size = inventory.vocab_size
-        word_of_sense = inventory.word_of_sense.cpu()
-        weight = senses.weight.detach().double().cpu()
-        theta = senses.theta.detach().double().cpu()
-        sample.device = senses.weight.device  # also if the sample is from a checkpoint
+        before = _SensesBefore.of(senses)
+        joined, distances = _join_senses(sample, before, senses.kernel)
 
-        usage = inventory.usage.cpu()
-        live = ~spare_senses(weight, usage, word_of_sense, vocab_size)  # [M]
-        live_before = torch.bincount(word_of_sense[live], minlength=vocab_size)  # [V]
-        owners = torch.where(live, word_of_sense, -1)
-        joined, distances = _join_senses(sample, owners, weight, theta, senses.kernel)
-        gaps = distances.clamp_min(self.cluster_gap)
-
-        kept = int((live_before - 1)[~sample.enough].sum())  # second and later senses of others
-        settings = PlacementSettings(inventory.total_senses - kept, inventory.max_senses, gaps)
+        several = before.live_of_word() - 1  # second and later senses, [V]
+        settings = PlacementSettings(
+            # the other words keep theirs
+            total_senses=inventory.total_senses - int(several[~sample.enough].sum()),
+            max_senses=inventory.max_senses,
+            gap=distances.clamp_min(self.cluster_gap),
+            device=senses.weight.device,
+        )
         placement = place_senses(sample, settings, senses.progress)
-        live_after = torch.bincount(placement.word_of_sense, minlength=vocab_size)
-        changed = sample.enough & ((live_before > 1) | (live_after > 1))  # [V]
-        live_after = torch.where(changed, live_after, live_before)
-        placed = changed[placement.word_of_sense]  # of the senses of the placement
-        placed_words = placement.word_of_sense[placed]
+        placed_of_word = torch.bincount(placement.word_of_sense, minlength=inventory.vocab_size)
+        changed = sample.enough & ((several > 0) | (placed_of_word > 1))  # [V]
+        placed = changed[placement.word_of_sense]  # mask of the placement's senses
+        words = placement.word_of_sense[placed]
+        rows = _assign_rows(before, changed, words, inventory.max_senses)
+
+        weight = before.weight
         added = torch.cat([placement.rows, placement.bias.unsqueeze(1)], dim=1)[placed].double()
+        weight[rows.placed] = joined[words] + added
+        weight[rows.spare] = _spare_copies(weight, rows.owners_after(before), rows.spare_words)
 
-        # the rows that may be written: senses of words that change, then spare senses
-        own_rows = (live & changed[word_of_sense]).nonzero()
-        rows = torch.cat([own_rows, (~live).nonzero()]).squeeze(1)
-        placed_rows, left_rows = rows.split([len(added), len(rows) - len(added)])
-        room = inventory.max_senses - live_after
-        spare_rows, spare_words = _spare_places(left_rows, ~live[left_rows], word_of_sense, room)
-        rows = torch.cat([placed_rows, spare_rows])
-        new_words = torch.cat([placed_words, spare_words])
+        usage_of_word = torch.zeros(inventory.vocab_size, dtype=torch.float64)
+        usage_of_word.index_add_(0, before.word_of_sense, before.usage)
+        share = torch.cat([placement.share[placed], torch.zeros(len(rows.spare))])
+        written = torch.cat([rows.placed, rows.spare])
+        new_words = torch.cat([words, rows.spare_words])
+        return Moves(
+            written,
+            before.word_of_sense[written],
+            new_words,
+            usage_of_word[new_words] * share,
+            vectors=weight[written].float(),
+        )
 
-        weight[placed_rows] = joined[placed_words] + added
-        live_afterwards = live.clone()
-        live_afterwards[rows] = False
-        live_afterwards[placed_rows] = True
-        owners = word_of_sense.clone()
-        owners[rows] = new_words
-        owners[~live_afterwards] = -1
-        weight[spare_rows] = _spare_copies(weight, owners, spare_words)
 
-        usage_of_word = torch.zeros(vocab_size, dtype=torch.float64)
-        usage_of_word.index_add_(0, word_of_sense, usage.double())
-        share = torch.cat([placement.share[placed], torch.zeros(len(spare_rows))])
-        new_usage = usage_of_word[new_words] * share
-        vectors = weight[rows].float()
-        return Moves(rows, word_of_sense[rows], new_words, new_usage, vectors=vectors)
+class _SensesBefore(NamedTuple):
+    """The senses of a layer before a placement, on the CPU in float64."""
+
+    weight: Tensor  # embeddings, [M, d], with the bias last
+    theta: Tensor  # kernel parameters, [M]
+    usage: Tensor  # [M]
+    word_of_sense: Tensor  # [M]
+    live: Tensor  # mask of the senses that are not spare, [M]
+    vocab_size: int
+
+    @classmethod
+    def of(cls, senses: SenseState) -> _SensesBefore:
+        """Copy the senses."""
+        inventory = senses.inventory
+        words = inventory.word_of_sense.cpu()
+        weight, theta, usage = (
+            value.detach().to("cpu", torch.float64, copy=True)
+            for value in (senses.weight, senses.theta, inventory.usage)
+        )
+        live = ~spare_senses(weight, usage, words, inventory.vocab_size)
+        return cls(weight, theta, usage, words, live, inventory.vocab_size)
+
+    def live_of_word(self) -> Tensor:
+        """Number of live senses of each word, [V]."""
+        return torch.bincount(self.word_of_sense[self.live], minlength=self.vocab_size)
+
+    def owners(self) -> Tensor:
+        """Word of each live sense, and −1 for spare ones, [M]."""
+        return torch.where(self.live, self.word_of_sense, -1)
+
+
+class _Rows(NamedTuple):
+    """The rows of a layer that a placement writes."""
+
+    placed: Tensor  # rows of the P placed senses
+    placed_words: Tensor  # their words, [P]
+    spare: Tensor  # rows of the S senses that become spare, or move as spare ones
+    spare_words: Tensor  # their words, [S]
+
+    def owners_after(self, before: _SensesBefore) -> Tensor:
+        """As :meth:`_SensesBefore.owners`, after the placement, [M]."""
+        owners = before.owners()
+        owners[self.placed] = self.placed_words
+        owners[self.spare] = -1
+        return owners
+
+
+def _assign_rows(
+    before: _SensesBefore, changed: Tensor, placed_words: Tensor, max_senses: int
+) -> _Rows:
+    """Assign rows to placed senses, and words to the rows that are left.
+
+    Placed senses get the rows of the live senses of their words, and then those of spare senses.
+
+    Args:
+        before: the senses before the placement.
+        changed: mask of the words whose live senses are replaced, [V].
+        placed_words: words of the placed senses, [P].
+        max_senses: maximum number of senses of a word, spare ones included.
+    """
+    own = (before.live & changed[before.word_of_sense]).nonzero().squeeze(1)
+    available = torch.cat([own, (~before.live).nonzero().squeeze(1)])
+    placed, left = available.split([len(placed_words), len(available) - len(placed_words)])
+    placed_of_word = torch.bincount(placed_words, minlength=before.vocab_size)
+    room = max_senses - torch.where(changed, placed_of_word, before.live_of_word())
+    return _Rows(placed, placed_words, *_spare_places(left, before, room))
 
 
 def spare_senses(weight: Tensor, usage: Tensor, word_of_sense: Tensor, vocab_size: int) -> Tensor:
@@ -204,24 +261,24 @@ def joined_senses(
 
 
 def _join_senses(
-    sample: ContextSample, owners: Tensor, weight: Tensor, theta: Tensor, kernel: Kernel
+    sample: ContextSample, before: _SensesBefore, kernel: Kernel
 ) -> tuple[Tensor, Tensor]:
-    """Join the senses of each word with enough contexts by :func:`joined_senses`.
+    """Join the live senses of each word with enough contexts by :func:`joined_senses`.
 
     Args:
         sample: contexts.
-        owners: word of each live sense, [M], and −1 for spare ones.
-        weight: embeddings of senses, float64 [M, d].
-        theta: their kernel parameters, float64 [M].
+        before: senses.
         kernel: kernel of the layer.
 
     Returns:
         the vector of each word, [V, d], and the distance of its senses, [V]; 0 for other words.
     """
-    vocab_size = len(sample.enough)
+    weight = before.weight
+    theta = before.theta
+    vocab_size = before.vocab_size
     joined = weight.new_zeros(vocab_size, weight.shape[1])
     distances = weight.new_zeros(vocab_size)
-    by_word = owners.sort(stable=True)
+    by_word = before.owners().sort(stable=True)
     ends = torch.searchsorted(by_word.values, torch.arange(vocab_size), right=True).tolist()
     starts = torch.searchsorted(by_word.values, torch.arange(vocab_size)).tolist()
     for word in sample.enough.nonzero().squeeze(1).tolist():
@@ -250,17 +307,17 @@ def _spare_copies(weight: Tensor, owners: Tensor, words: Tensor) -> Tensor:
     return copies
 
 
-def _spare_places(
-    rows: Tensor, spare: Tensor, word_of_sense: Tensor, room: Tensor
-) -> tuple[Tensor, Tensor]:
+def _spare_places(rows: Tensor, before: _SensesBefore, room: Tensor) -> tuple[Tensor, Tensor]:
     """Rows that become spare senses or move as such, and their words.
 
-    A row that is already ``spare`` stays if its word has a free place. ``room`` [V] counts these.
+    A row that is spare already stays if its word has a free place. ``room`` [V] counts these.
     """
     free = room.tolist()
     leaving = []
-    for row, is_spare, word in zip(rows.tolist(), spare.tolist(), word_of_sense[rows].tolist()):
-        if is_spare and free[word] > 0:
+    live = before.live[rows].tolist()
+    words_before = before.word_of_sense[rows].tolist()
+    for row, is_live, word in zip(rows.tolist(), live, words_before):
+        if not is_live and free[word] > 0:
             free[word] -= 1
         else:
             leaving.append(row)

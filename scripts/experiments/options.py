@@ -346,12 +346,11 @@ def chosen_options(program: str, model: str) -> list[Any]:
     """The options of a program that are tried with a model, in the order of the parser."""
     from fairseq.tasks import TASK_REGISTRY
 
-    gone = ("_Gone", "_HelpAction")
     always = ("--arch", "--cpu", "--path")
     found = [
         action
         for action in parser_options(program, model)
-        if type(action).__name__ not in gone and _long(action) not in always
+        if type(action).__name__ != "_HelpAction" and _long(action) not in always
     ]
     if (program, model) in COMPLETE:
         return found

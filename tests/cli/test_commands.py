@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from fairseq_kerbs.cli.commands import GONE, SECTIONS, root
+from fairseq_kerbs.cli.commands import SECTIONS, root
 from tests.helpers.cli import Capsys, kerbs, parsed
 
 
@@ -77,16 +77,12 @@ def test_help_lists_every_command_by_what_people_do(capsys: Capsys) -> None:
 
 
 def test_a_command_that_is_not_there(capsys: Capsys) -> None:
-    """The names of all are listed, and the successor of one that is gone."""
+    """The names of all are listed."""
     assert kerbs(capsys, status=2) == "fairseq-kerbs: error: missing command\n"
     said = kerbs(capsys, "sensse", status=2)
     assert said.startswith("fairseq-kerbs: error: no such command 'sensse'; choose one of ")
     assert said.count("\n") == 1
     assert set(said.rpartition("choose one of ")[2].strip().split(", ")) == set(root.commands)
-    for name, successor in GONE.items():
-        assert name not in root.commands
-        said = kerbs(capsys, name, "model.pt", status=2)
-        assert said == f"fairseq-kerbs: error: {name} is gone: {successor}\n"
     said = kerbs(capsys, "plot", status=2)
     assert said == "fairseq-kerbs plot: error: missing command\n"
 

@@ -31,7 +31,6 @@ def test_what_is_refused_before_fairseq_starts(name: str, capsys: Capsys) -> Non
         "toy --lr 1 data save": "missing argument 'DATA'",
         "toy data a:b": "invalid value for 'SAVE_DIR': a:b has ':' or '${', which fairseq",
         "toy data '${oc.env:X}'": "invalid value for 'SAVE_DIR': ${oc.env:X} has ':' or '${'",
-        "toy data save --lr 1 --preset=paper": "--preset is gone: the paper's setting is the",
     }
     for arguments, sentence in refused.items():
         said = kerbs(capsys, name, *shlex.split(arguments), status=2)

@@ -1,4 +1,4 @@
-"""Flags: where they come from, which are refused, those of policies, and those that are gone."""
+"""Flags: where they come from, which are refused, and those of policies."""
 
 import argparse
 import math
@@ -11,11 +11,9 @@ from fairseq.models import ARCH_CONFIG_REGISTRY
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf, ValidationError
 
-from fairseq_kerbs.configurations import GONE_FLAGS
 from fairseq_kerbs.models import PRESETS
 from fairseq_kerbs.models.config import (
     KerbsConfig,
-    add_gone_flags,
     in_flags,
     policy_from_flags,
     settings_of_program,
@@ -34,17 +32,6 @@ def test_settings_come_from_a_command_line_and_from_hydra() -> None:
     whole = OmegaConf.create({"checkpoint": {"save_dir": "a"}, "model": {"kernel": "kerbs"}})
     assert settings_of_program(whole.model)["save_dir"] == "a"
     assert settings_of_program(Namespace(save_dir="b"))["save_dir"] == "b"
-
-
-@pytest.mark.parametrize("flag", GONE_FLAGS)
-def test_a_flag_that_is_gone_says_what_to_do(flag: str) -> None:
-    parser = argparse.ArgumentParser()
-    add_gone_flags(parser)
-    assert vars(parser.parse_args([])) == {}
-    assert flag not in parser.format_help()
-    for arguments in ([flag], [flag, "split"], [f"{flag}=split"]):
-        with pytest.raises(UserError, match=f"^{flag} is gone: .*: leave it out.$"):
-            parser.parse_args(arguments)
 
 
 def test_settings_of_policies_are_flags() -> None:
