@@ -87,7 +87,7 @@ class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
         """Smoothed loss and nll in nats: sums, or one value per token if not ``reduce``."""
         features, target = self._features_and_target(model, net_output, sample)
         layer = output_layer_of(model)
-        loss, token_nll, _ = layer.nll_with_posteriors(
+        loss, token_nll, _ = layer.nll_with_probabilities(
             features,
             target,
             ignore_index=self.padding_idx,

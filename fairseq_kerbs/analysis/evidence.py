@@ -7,7 +7,7 @@ itself is in :mod:`fairseq_kerbs.reallocation.evidence`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,8 +45,8 @@ def number_by_evidence(
         a function for :class:`.PlacementSettings`, or None if the split has no translations, as in
         a language model or in dialog.
     """
-    lines = ParallelLines(task, split)
-    if not lines.translated:
+    lines = ParallelLines.read(task, split)
+    if lines is None:
         return None
 
     def number(word: int, clusterings: list[Clustering]) -> int:
@@ -58,26 +58,33 @@ def number_by_evidence(
     return number
 
 
+def _lower(words: Sequence[str]) -> list[str]:
+    return [word.lower() for word in words]
+
+
 class ParallelLines:
     """Words of a split, their aligned source words, and the place of each token.
 
-    Attributes:
-        translated: whether there is a source side in another language. Without it there is nothing
-            else.
+    Args:
+        task: fairseq's task, whose languages choose the stemmer and the function words.
+        words: words of each line, by the number of the line.
+        sources: source words of the same lines.
+        places: place in the words of the line of each column of tokens, by the number of the line.
     """
 
-    def __init__(self, task: Any, split: str) -> None:
+    @classmethod
+    def read(cls, task: Any, split: str) -> ParallelLines | None:
+        """Read a split. None if it has no source side in another language."""
         words: dict[int, list[str]] = {}
         sources: dict[int, list[str]] = {}
-        places: dict[int, dict[int, int]] = {}  # in the words of the line, of each column
-        self.translated = False  # whether there is a source side, in another language
+        places: dict[int, dict[int, int]] = {}
         target_words = task.target_dictionary
         of_target = of_sentencepiece(target_words.symbols)
         of_source = of_sentencepiece(task.source_dictionary.symbols)
         for batch in batches(task, split):
             inputs = batch["net_input"]
             if "prev_output_tokens" not in inputs:
-                return  # a language model, whose src_tokens are words of the text itself
+                return None  # a language model, whose src_tokens are words of the text itself
             numbers = batch["id"].tolist()
             own_rows = inputs["src_tokens"].tolist()
             for number, row, own in zip(numbers, batch["target"].tolist(), own_rows):
@@ -86,11 +93,22 @@ class ParallelLines:
                 read = real_words(own, task.source_dictionary, sentencepiece=of_source)
                 sources[number] = read[0]
         order = sorted(words)
-        text = [[word.lower() for word in words[number]] for number in order]
-        other = [[word.lower() for word in sources[number]] for number in order]
+        text = [_lower(words[number]) for number in order]
+        other = [_lower(sources[number]) for number in order]
         if not any(other) or is_dialog(text, other):
-            return
-        self.translated = True
+            return None
+        return cls(task, words, sources, places)
+
+    def __init__(
+        self,
+        task: Any,
+        words: Mapping[int, list[str]],
+        sources: Mapping[int, list[str]],
+        places: Mapping[int, Mapping[int, int]],
+    ) -> None:
+        order = sorted(words)
+        text = [_lower(words[number]) for number in order]
+        other = [_lower(sources[number]) for number in order]
         settings = task.cfg or task.args
         language = getattr(settings, "source_lang", None)
         stem = stemmer(STEMMERS.get(base_language(language or ""), "none"))

@@ -142,11 +142,10 @@ def read_text(
     contexts: list[Tensor] = []
     steps = teacher_forced(model, task, split, flag, 0 if sample else most)
     for index, (batch, target, vectors, log_probs) in enumerate(steps):
-        rows = target.tolist()
         if extras.pieces:
-            texts = [all_tokens(row, target_words, of_target) for row in rows]
+            texts = [all_tokens(row, target_words, of_target) for row in target.tolist()]
         else:
-            texts = [_whole_words(row, target_words, joined, of_target) for row in rows]
+            texts = [_whole_words(row, target_words, joined, of_target) for row in target.tolist()]
         numbers = batch["id"].tolist()
         places = [
             (row, column, number, place, is_piece)
@@ -157,18 +156,17 @@ def read_text(
         entry = target[row, column]  # [n]
         h = vectors[row, column]  # [n, d]
         if sample:
-            step = step if index else step_between_batches(task.dataset(split), most)
+            if index == 0:  # the first batch has loaded the split
+                step = step_between_batches(task.dataset(split), most)
             sample.add(entry, h)
         if index % step:
             continue
         lines |= dict(zip(numbers, (text for text, _ in texts)))
         if two_sided:
-            inputs = batch["net_input"]["src_tokens"].tolist()
-            read = (
-                real_words(own, task.source_dictionary, sentencepiece=of_source)[0]
-                for own in inputs
-            )
-            sources |= dict(zip(numbers, read))
+            for number, own in zip(numbers, batch["net_input"]["src_tokens"].tolist()):
+                sources[number] = real_words(own, task.source_dictionary, sentencepiece=of_source)[
+                    0
+                ]
         table = {"line": line, "place": place, "entry": entry}
         if extras.pieces:
             table["piece"] = piece.bool()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fairseq_kerbs.kernels import build_kernel
 from fairseq_kerbs.likelihood import kerbs_nll
-from fairseq_kerbs.likelihood.nll import NllOptions, SenseParameters, nll_with_posteriors
+from fairseq_kerbs.likelihood.nll import NllOptions, SenseParameters, nll_with_probabilities
 from fairseq_kerbs.senses import SenseTable, build_sense_table, random_allocation
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -77,7 +77,7 @@ def kerbs(inputs: Inputs, smoothing: float = 0.0, trained: bool = False) -> Tens
     theta = inputs.trained_theta if trained else inputs.theta
     senses = SenseParameters(inputs.w, theta, inputs.table, build_kernel("kerbs"))
     options = NllOptions(ignore_index=PAD, label_smoothing=smoothing)
-    return nll_with_posteriors(inputs.h, senses, inputs.target, options)[0]
+    return nll_with_probabilities(inputs.h, senses, inputs.target, options)[0]
 
 
 def naive_losses(inputs: Inputs, smoothing: float = 0.0) -> Tensor:

@@ -31,7 +31,7 @@ from fairseq_kerbs.likelihood.nll import (
     NllOptions,
     SenseParameters,
     check_target,
-    nll_with_posteriors,
+    nll_with_probabilities,
 )
 from fairseq_kerbs.senses import build_sense_table
 from fairseq_kerbs.torch_compat import is_compiling
@@ -115,7 +115,7 @@ def _losses_by_component(mixture: Mixture, target: Tensor, options: NllOptions) 
     one_sense = build_sense_table(torch.arange(len(w), device=w.device), len(w))
     options = replace(options, reduction="none", compile=False)
     nlls = [
-        nll_with_posteriors(h, SenseParameters(w, theta, one_sense, kernel), target, options)[0]
+        nll_with_probabilities(h, SenseParameters(w, theta, one_sense, kernel), target, options)[0]
         for h, theta, kernel in zip(contexts.unbind(1), mixture.thetas, mixture.kernels)
     ]
     return -(mixture.log_weights - torch.stack(nlls, 1)).logsumexp(1).clamp_max(0.0)

@@ -24,7 +24,7 @@ from fairseq_kerbs.kernels.prepared import product_dtype
 from fairseq_kerbs.likelihood.chunks import Smoothing, chunk_size
 from fairseq_kerbs.likelihood.custom_operator import Nll, OperatorSettings, Request, kernel_key
 from fairseq_kerbs.likelihood.passes import word_logits
-from fairseq_kerbs.senses import SenseTable, TargetPosteriors, build_sense_table
+from fairseq_kerbs.senses import SenseTable, TargetProbabilities, build_sense_table
 
 
 class SenseParameters(NamedTuple):
@@ -123,7 +123,7 @@ def kerbs_nll(  # noqa: PLR0913
     table = build_sense_table(word_of_sense, int(word_of_sense.max()) + 1)
     options = NllOptions(ignore_index, label_smoothing, reduction, compile)
     senses = SenseParameters(w, theta, table, build_kernel(kernel))
-    return nll_with_posteriors(h, senses, target, options)[0]
+    return nll_with_probabilities(h, senses, target, options)[0]
 
 
 def _check_word_of_sense(word_of_sense: Tensor, w: Tensor) -> None:
@@ -139,9 +139,9 @@ def _check_word_of_sense(word_of_sense: Tensor, w: Tensor) -> None:
         )
 
 
-def nll_with_posteriors(
+def nll_with_probabilities(
     h: Tensor, senses: SenseParameters, target: Tensor, options: NllOptions
-) -> tuple[Tensor, Tensor, TargetPosteriors]:
+) -> tuple[Tensor, Tensor, TargetProbabilities]:
     """The loss of :func:`kerbs_nll`, and what Eq. 12–13 need, without further products.
 
     Args:
@@ -182,7 +182,11 @@ def nll_with_posteriors(
     loss, token_nll, sense_prob = Nll.apply(request, link, weight, words, h, w, theta, *table)
     if options.reduction == "mean":
         loss = loss / counted.sum().clamp_min(1)
-    return loss, token_nll, TargetPosteriors(-token_nll, table.senses[words], sense_prob, counted)
+    return (
+        loss,
+        token_nll,
+        TargetProbabilities(-token_nll, table.senses[words], sense_prob, counted),
+    )
 
 
 def kerbs_log_probs(

@@ -17,19 +17,19 @@ from fairseq_kerbs.likelihood.custom_operator import kernel_key
 from fairseq_kerbs.likelihood.nll import (
     NllOptions,
     SenseParameters,
-    nll_with_posteriors,
+    nll_with_probabilities,
     word_log_probs,
 )
 from fairseq_kerbs.output_layers.decoding import score_words
 from fairseq_kerbs.output_layers.prepared_cache import PreparedCache
-from fairseq_kerbs.senses import SenseTable, TargetPosteriors
+from fairseq_kerbs.senses import SenseTable, TargetProbabilities
 from fairseq_kerbs.torch_compat import is_compiling
 
 PREDICTED_SCORES = 4 << 20  # scores that predict() computes at a time
 
 
-Losses = tuple[Tensor, Tensor, Optional[TargetPosteriors]]
-"""Loss, detached nll of each token, and responsibilities of senses (None for a mixture)."""
+Losses = tuple[Tensor, Tensor, Optional[TargetProbabilities]]
+"""Loss, detached nll of each token, and probabilities of the targets (None for a mixture)."""
 
 
 class LookedUp(NamedTuple):
@@ -238,8 +238,8 @@ class OutputLayer(nn.Module):
         return score_words(h, self._senses, prepared)
 
     def _nll(self, h: Tensor, target: Tensor, options: NllOptions) -> Losses:
-        """Implementation of :meth:`nll_with_posteriors` for [N, d] and [N]."""
-        return nll_with_posteriors(h, self._senses, target, options)
+        """Implementation of :meth:`nll_with_probabilities` for [N, d] and [N]."""
+        return nll_with_probabilities(h, self._senses, target, options)
 
     def _check(self, h: Tensor) -> None:
         if torch.jit.is_tracing():  # type: ignore[attr-defined]
@@ -339,7 +339,7 @@ class OutputLayer(nn.Module):
             ValueError: shapes do not match, an option is out of range, or a target is not in the
                 vocabulary.
         """
-        return self.nll_with_posteriors(h, target, **options)[0]
+        return self.nll_with_probabilities(h, target, **options)[0]
 
     @property
     def may_compile(self) -> bool:
@@ -347,7 +347,7 @@ class OutputLayer(nn.Module):
         # nn.Module.compile is a method, which the attribute replaces
         return self.__dict__.get("compile") is not False
 
-    def nll_with_posteriors(self, h: Tensor, target: Tensor, **options: Any) -> Losses:
+    def nll_with_probabilities(self, h: Tensor, target: Tensor, **options: Any) -> Losses:
         """As :meth:`nll`, with more results.
 
         Returns:
@@ -364,10 +364,10 @@ class OutputLayer(nn.Module):
         words = target.reshape(-1)
         options.setdefault("compile", self.may_compile)
         self._forget()
-        loss, token_nll, posteriors = self._nll(flat, words, NllOptions(**options))
+        loss, token_nll, probabilities = self._nll(flat, words, NllOptions(**options))
         if loss.dim():
             loss = loss.view(target.shape)
-        return loss, token_nll.view(target.shape), posteriors
+        return loss, token_nll.view(target.shape), probabilities
 
     def forward(self, h: Tensor, target: Tensor) -> OutputAndLoss:
         """Log-probability of each target and mean loss, as ``torch.nn.AdaptiveLogSoftmaxWithLoss``.

@@ -218,13 +218,14 @@ class KerbsOutputLayer(OutputLayer):
             return _masked_softmax(logits, found.mask)
 
     def _nll(self, h: Tensor, target: Tensor, options: NllOptions) -> Losses:
-        loss, token_nll, posteriors = super()._nll(h, target, options)
-        if self.training and posteriors is not None and not _in_backward():
-            self.inventory.record(target, posteriors)
+        loss, token_nll, probabilities = super()._nll(h, target, options)
+        if self.training and probabilities is not None and not _in_backward():
+            self.inventory.record(target, probabilities)
             if self.sample is not None and self.inventory.recording:
-                rows = posteriors.usable.nonzero().squeeze(1)  # a single synchronization with a GPU
+                # a single synchronization with a GPU
+                rows = probabilities.usable.nonzero().squeeze(1)
                 self.sample.add(target[rows], h.detach()[rows, : self.sample.dim])
-        return loss, token_nll, posteriors
+        return loss, token_nll, probabilities
 
     def update_statistics(self, decay: float) -> Tensor:
         """Update log P and U with the recorded targets (Eq. 12–13). β is ``decay``, within [0, 1).

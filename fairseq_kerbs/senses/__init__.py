@@ -8,13 +8,13 @@ from fairseq_kerbs.senses.inventory import (
     checksum_of,
     number_senses,
 )
-from fairseq_kerbs.senses.statistics import TargetPosteriors
+from fairseq_kerbs.senses.statistics import TargetProbabilities
 
 __all__ = [
     "ALLOCATIONS",
     "SenseInventory",
     "SenseTable",
-    "TargetPosteriors",
+    "TargetProbabilities",
     "build_sense_table",
     "checksum_of",
     "equal_allocation",

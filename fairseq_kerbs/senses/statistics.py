@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 
-class TargetPosteriors(NamedTuple):
+class TargetProbabilities(NamedTuple):
     """Probabilities of the target words of a batch and of their senses, without gradient."""
 
     log_prob: Tensor  # [N] log P(ŷ_t) of each target word ŷ_t, 0 at ignored positions
@@ -82,8 +82,8 @@ class SenseStatistics(nn.Module):
         return dict(zip(self._pending_sizes, parts))
 
     @torch.no_grad()
-    def record(self, target: Tensor, posteriors: TargetPosteriors) -> None:
-        """Add a batch of targets [N] and their posteriors to :attr:`pending`, for :meth:`update`.
+    def record(self, target: Tensor, probabilities: TargetProbabilities) -> None:
+        """Add targets [N] and their probabilities to :attr:`pending`, for :meth:`update`.
 
         Targets whose log-probability is not finite are left out. Otherwise a single overflow in
         mixed precision would stay in the statistics.
@@ -91,15 +91,15 @@ class SenseStatistics(nn.Module):
         if not self.recording:
             return
         sums = self._pending_sums()
-        valid = posteriors.usable
+        valid = probabilities.usable
         counted = valid.to(self.usage.dtype)
         words = torch.where(valid, target, 0)
-        log_prob = torch.where(valid, posteriors.log_prob, 0.0).to(counted.dtype)
-        joint = torch.where(valid.unsqueeze(1), posteriors.sense_prob, 0.0).to(counted.dtype)
+        log_prob = torch.where(valid, probabilities.log_prob, 0.0).to(counted.dtype)
+        joint = torch.where(valid.unsqueeze(1), probabilities.sense_prob, 0.0).to(counted.dtype)
         sums["log_prob_sum"].index_add_(0, words, log_prob)
         sums["prob"].index_add_(0, words, log_prob.exp() * counted)
         sums["count"].index_add_(0, words, counted)
-        sums["joint"].index_add_(0, posteriors.senses.flatten(), joint.flatten())
+        sums["joint"].index_add_(0, probabilities.senses.flatten(), joint.flatten())
 
     @torch.no_grad()
     def update(self, decay: float) -> Tensor:

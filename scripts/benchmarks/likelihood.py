@@ -19,7 +19,7 @@ from fairseq_kerbs.evaluation.numerics import (
     products,
 )
 from fairseq_kerbs.kernels import build_kernel
-from fairseq_kerbs.likelihood.nll import NllOptions, SenseParameters, nll_with_posteriors
+from fairseq_kerbs.likelihood.nll import NllOptions, SenseParameters, nll_with_probabilities
 from scripts.benchmarks.comparison import Workload
 
 
@@ -27,7 +27,7 @@ def lean_softmax(inputs: Inputs) -> Tensor:
     """A plain softmax over words on the code path of KerBS: inner product, one sense a word."""
     theta = inputs.words.new_zeros(len(inputs.words))
     senses = SenseParameters(inputs.words, theta, inputs.word_table, build_kernel("lin"))
-    return nll_with_posteriors(inputs.h, senses, inputs.target, NllOptions(ignore_index=PAD))[0]
+    return nll_with_probabilities(inputs.h, senses, inputs.target, NllOptions(ignore_index=PAD))[0]
 
 
 def stock_softmax(inputs: Inputs) -> Tensor:

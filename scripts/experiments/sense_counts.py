@@ -91,8 +91,8 @@ def cases_of(checkpoint: Path, data: Path, gold_file: Path) -> list[Case]:
     model = read_softmax_model(checkpoint, data)
     task = model.task
     sample = sample_split(model.model, task, "train", model.weight.shape[1], CONTEXTS, 2.0)
-    lines = ParallelLines(task, "train")
-    if not lines.translated:
+    lines = ParallelLines.read(task, "train")
+    if lines is None:
         raise UserError(f"--data {data}: it has no source side in another language")
     basis = whiten(sample)[0]
     cases = []

@@ -50,7 +50,9 @@ class Task:
 
 def lines_of(task: Task, monkeypatch: Patch) -> ParallelLines:
     monkeypatch.setattr(evidence, "batches", task.batches)
-    return ParallelLines(task, "train")
+    lines = ParallelLines.read(task, "train")
+    assert lines is not None
+    return lines
 
 
 def tags(*places: tuple[int, int]) -> np.ndarray:
@@ -60,7 +62,6 @@ def tags(*places: tuple[int, int]) -> np.ndarray:
 def test_an_occurrence_has_its_word_and_neighbours(monkeypatch: Patch) -> None:
     lines = lines_of(Task(ENGLISH * 9, GERMAN * 9), monkeypatch)
     where = tags((0, 3), (0, 2), (1, 1), (5, 1))
-    assert lines.translated
     assert lines.occurrences(where) == [
         (0, 0, "bank"),
         (0, 0, "river"),  # of which the column is a piece
@@ -108,13 +109,14 @@ def test_source_numbers_join_forms_and_leave_out_rare_words() -> None:
 def test_dialog_and_language_models_have_no_source_words(monkeypatch: Patch) -> None:
     turns = [f"we talk about {word} now" for word in ("a", "b", "c", "d", "e", "f")]
     task = Task(turns, turns[1:] + turns[:1], "en")
-    assert not lines_of(task, monkeypatch).translated
+    monkeypatch.setattr(evidence, "batches", task.batches)
+    assert ParallelLines.read(task, "train") is None
     sample = ContextSample(torch.zeros(5, dtype=torch.long), 2, 40, 10**6)
     assert number_by_evidence(task, "train", sample) is None
     batch = next(task.batches())
     del batch["net_input"]["prev_output_tokens"]
     monkeypatch.setattr(evidence, "batches", lambda *_: [batch])
-    assert not ParallelLines(task, "train").translated
+    assert ParallelLines.read(task, "train") is None
 
 
 @pytest.mark.parametrize(("least", "senses"), [(0.2, 2), (1.0, 1)])

@@ -41,7 +41,9 @@ def test_senses_are_those_of_the_likelihood(trained: Trained, left_pad_target: b
     for batch in batches(task, "test"):
         with torch.no_grad():
             features, _ = model(**batch["net_input"])
-            _, _, posteriors = layer.nll_with_posteriors(features, batch["target"], ignore_index=1)
+            _, _, posteriors = layer.nll_with_probabilities(
+                features, batch["target"], ignore_index=1
+            )
         joint = posteriors.sense_prob.view(*batch["target"].shape, -1)
         for row, number in enumerate(batch["id"].tolist()):
             columns = batch["target"][row].ne(1).nonzero()[:-1, 0].tolist()  # the end is no word

@@ -6,7 +6,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairseq_kerbs.likelihood.nll import NllOptions, nll_with_posteriors
+from fairseq_kerbs.likelihood.nll import NllOptions, nll_with_probabilities
 from fairseq_kerbs.senses import SenseInventory, checksum_of
 from tests.helpers.likelihood import senses_of
 from tests.helpers.reference import Problem
@@ -31,7 +31,9 @@ def sizes(draw: st.DrawFn) -> tuple[int, int, int]:
     return vocab_size, draw(st.integers(vocab_size, vocab_size * max_senses)), max_senses
 
 
-def posteriors_of(p: Problem, rows: list[int]) -> tuple[Tensor, Any]:
-    """Targets of some rows of a problem, and their posteriors."""
+def probabilities_of(p: Problem, rows: list[int]) -> tuple[Tensor, Any]:
+    """Targets of some rows of a problem, and their probabilities."""
     part = p.target[rows]
-    return part, nll_with_posteriors(p.h[rows], senses_of(p), part, NllOptions(ignore_index=-1))[2]
+    return part, nll_with_probabilities(p.h[rows], senses_of(p), part, NllOptions(ignore_index=-1))[
+        2
+    ]

@@ -13,7 +13,7 @@ from fairseq_kerbs.kernels import KERNELS, InnerProductKernel, Kernel, build_ker
 from fairseq_kerbs.kernels.base import Partials
 from fairseq_kerbs.likelihood import mixture
 from fairseq_kerbs.likelihood.mixture import Mixture, mixture_nll
-from fairseq_kerbs.likelihood.nll import NllOptions, nll_with_posteriors
+from fairseq_kerbs.likelihood.nll import NllOptions, nll_with_probabilities
 from fairseq_kerbs.output_layers.mixture import MixtureOutputLayer
 from tests.helpers.likelihood import chunks_of
 from tests.helpers.reference import (
@@ -361,9 +361,9 @@ def test_components_are_computed_on_their_own_where_that_is_exact_and_faster(
 
     def counted(*arguments: Any) -> Any:
         calls.append(arguments)
-        return nll_with_posteriors(*arguments)
+        return nll_with_probabilities(*arguments)
 
-    monkeypatch.setattr(mixture, "nll_with_posteriors", counted)
+    monkeypatch.setattr(mixture, "nll_with_probabilities", counted)
     biased = options.get("biased", False)
     layer = MixtureOutputLayer(4, words, kernels, biases=biased).to(dtype)
     h = torch.randn(5, 4, dtype=dtype)

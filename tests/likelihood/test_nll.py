@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fairseq_kerbs.kernels import kernel_logits
 from fairseq_kerbs.likelihood import compilation, kerbs_log_probs, kerbs_nll
 from fairseq_kerbs.likelihood import nll as module
-from fairseq_kerbs.likelihood.nll import NllOptions, nll_with_posteriors
+from fairseq_kerbs.likelihood.nll import NllOptions, nll_with_probabilities
 from fairseq_kerbs.output_layers.decoding import score_words
 from tests.helpers.cli import Patch
 from tests.helpers.likelihood import (
@@ -180,7 +180,9 @@ def test_posteriors_are_what_the_naive_probabilities_say(kernel: str, smoothing:
     log_prob = torch.where(counted, own.sum(1).log(), 0.0)
     options = NllOptions(label_smoothing=smoothing)
     with chunks_of(4):
-        _, token_nll, posteriors = nll_with_posteriors(p.h, senses_of(p, kernel), p.target, options)
+        _, token_nll, posteriors = nll_with_probabilities(
+            p.h, senses_of(p, kernel), p.target, options
+        )
     assert not token_nll.requires_grad
     assert not posteriors.sense_prob.requires_grad
     torch.testing.assert_close(token_nll, -log_prob, rtol=1e-9, atol=1e-12)

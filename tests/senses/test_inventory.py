@@ -18,7 +18,7 @@ from fairseq_kerbs.senses import (
     number_senses,
     random_allocation,
 )
-from tests.helpers.inventories import inventory_of, posteriors_of, sizes
+from tests.helpers.inventories import inventory_of, probabilities_of, sizes
 from tests.helpers.reference import make_problem
 
 
@@ -77,9 +77,9 @@ def test_move_checks_the_result_before_anything_changes() -> None:
 def test_conversion_leaves_the_statistics_exact(dtype: torch.dtype) -> None:
     p = make_problem()
     inventory = inventory_of(p.word_of_sense, p.vocab_size)
-    inventory.record(*posteriors_of(p, [0, 1]))
+    inventory.record(*probabilities_of(p, [0, 1]))
     inventory.update(1e-3)
-    inventory.record(*posteriors_of(p, [2, 3]))
+    inventory.record(*probabilities_of(p, [2, 3]))
     expected = copy.deepcopy(inventory)
     moved = torch.nn.Sequential(torch.nn.Linear(2, 2), inventory).to(dtype)
     assert next(moved.parameters()).dtype == dtype
@@ -93,11 +93,11 @@ def test_conversion_leaves_the_statistics_exact(dtype: torch.dtype) -> None:
 def test_state_dict_carries_everything_that_lasts() -> None:
     p = make_problem()
     source = inventory_of(p.word_of_sense, p.vocab_size)
-    source.record(*posteriors_of(p, list(range(23))))
+    source.record(*probabilities_of(p, list(range(23))))
     source.update(1e-2)
     copy_of = SenseInventory(11, 29, 4)
     _ = copy_of.table  # a table of the old allocation must not survive, nor what was recorded
-    copy_of.record(*posteriors_of(p, list(range(23))))
+    copy_of.record(*probabilities_of(p, list(range(23))))
     copy_of.load_state_dict(source.state_dict())
     assert not copy_of.pending.any()
     assert torch.equal(copy_of.table.senses, source.table.senses)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fairseq_kerbs.senses import SenseInventory
-from tests.helpers.inventories import inventory_of, posteriors_of
+from tests.helpers.inventories import inventory_of, probabilities_of
 from tests.helpers.reference import Problem, make_problem, naive_logits, printed_statistics
 
 
@@ -21,7 +21,7 @@ def test_one_token_at_a_time_is_the_printed_recursion(decay: float) -> None:
     p = make_problem(60, theta_scale=0.5)
     inventory = inventory_of(p.word_of_sense, p.vocab_size)
     for t in range(60):
-        inventory.record(*posteriors_of(p, [t]))
+        inventory.record(*probabilities_of(p, [t]))
         assert inventory.update(decay).item() == 1
     start = [0.0] * p.vocab_size, [1.0 / 29] * 29
     log_prob, usage = printed_statistics(*start, p.word_of_sense.tolist(), stream_of(p), decay)
@@ -33,8 +33,8 @@ def test_targets_of_one_update_enter_as_the_mean_over_their_orders() -> None:
     p = make_problem(4, theta_scale=0.5)
     inventory = inventory_of(p.word_of_sense, p.vocab_size)
     inventory.log_prob.copy_(-torch.arange(11.0))
-    inventory.record(*posteriors_of(p, [0, 1]))
-    inventory.record(*posteriors_of(p, [2, 3]))  # two batches, one update
+    inventory.record(*probabilities_of(p, [0, 1]))
+    inventory.record(*probabilities_of(p, [2, 3]))  # two batches, one update
     assert inventory.update(0.3).item() == 4
     start = [-float(i) for i in range(11)], [1.0 / 29] * 29
     owners = p.word_of_sense.tolist()
@@ -61,12 +61,12 @@ def test_ignored_tokens_and_silence_change_nothing() -> None:
     inventory = inventory_of(p.word_of_sense, p.vocab_size)
     before = copy.deepcopy(inventory.state_dict())
     p.target[:] = -1
-    inventory.record(*posteriors_of(p, [0, 1, 2]))
+    inventory.record(*probabilities_of(p, [0, 1, 2]))
     assert inventory.update(0.5).item() == 0
     assert inventory.update(0.5).item() == 0
     p.target[:] = 3
     inventory.recording = False
-    inventory.record(*posteriors_of(p, [0, 1, 2]))
+    inventory.record(*probabilities_of(p, [0, 1, 2]))
     assert inventory.update(0.5).item() == 0
     torch.testing.assert_close(inventory.state_dict(), before, rtol=0, atol=0)
 
@@ -76,7 +76,7 @@ def test_interval_sums_count_words_probabilities_and_senses() -> None:
     p.target[5] = -1
     inventory = inventory_of(p.word_of_sense, p.vocab_size)
     for rows in (range(20), range(20, 40)):
-        inventory.record(*posteriors_of(p, list(rows)))
+        inventory.record(*probabilities_of(p, list(rows)))
         inventory.update(0.01)
     joint = naive_logits(*p.leaves).softmax(1).detach() * (p.word_of_sense == p.target[:, None])
     prob = joint.sum(1, keepdim=True)  # 0 at the position that is ignored
@@ -94,9 +94,9 @@ def test_interval_sums_count_words_probabilities_and_senses() -> None:
 def test_a_word_whose_probability_underflows_has_finite_sums() -> None:
     p = make_problem(4)
     inventory = inventory_of(p.word_of_sense, p.vocab_size)
-    target, posteriors = posteriors_of(p, [0, 1, 2, 3])
-    none = torch.zeros_like(posteriors.sense_prob)
-    inventory.record(target, posteriors._replace(log_prob=none[:, 0] - 300.0, sense_prob=none))
+    target, probabilities = probabilities_of(p, [0, 1, 2, 3])
+    none = torch.zeros_like(probabilities.sense_prob)
+    inventory.record(target, probabilities._replace(log_prob=none[:, 0] - 300.0, sense_prob=none))
     inventory.update(0.0)
     assert all(value.isfinite().all() for value in inventory.buffers())
 
