@@ -132,22 +132,7 @@ def check_resumed(settings: dict[str, Any], task: Any, args: Any) -> int:
     Raises a UserError if it is damaged, or was trained with other dictionaries, another output
     layer or another kernel.
     """
-    named = settings.get("restore_file") or LAST
-    file = Path(with_suffix(named, settings.get("checkpoint_suffix")))
-    reset = bool(settings.get("reset_optimizer"))
-    if named == LAST:  # other names are not relative to the save folder
-        file = Path(settings["save_dir"], file)
-        if not file.is_file() and settings.get("continue_once"):
-            file = Path(settings["continue_once"])
-            if not file.is_file():  # fairseq would begin anew
-                raise UserError(f"--continue-once {file}: there is no such file.")
-    elif named != NO_FILE and not is_remote(named):  # fairseq would begin anew
-        check_checkpoint(file, "--restore-file")
-    if not file.is_file() and settings.get("finetune_from_model"):
-        file = Path(settings["finetune_from_model"])
-        reset = True
-        if not is_remote(str(file)):
-            check_checkpoint(file, "--finetune-from-model")
+    file, reset = _file_to_resume(settings)
     if not file.is_file():
         return 0
     check_whole(file)
@@ -155,6 +140,46 @@ def check_resumed(settings: dict[str, Any], task: Any, args: Any) -> int:
     check_dictionaries(state, task)
     trained = (state.get("cfg") or {}).get("model") or {}
     trained = trained if isinstance(trained, dict) else vars(trained)
+    _check_scoring(file, trained, args)
+    if not reset:
+        check_policy(file, trained, args)
+    updates = int((state.get("optimizer_history") or [{}])[-1].get("num_updates", 0))
+    if updates and state.get("last_optimizer_state") is None:
+        reset = True
+        why = "(--no-save-optimizer-state): the schedule and the number of updates"
+        logger.warning(f"{file} has no state of the optimizer {why} ({updates}) are reset")
+    return 0 if reset else updates
+
+
+def _file_to_resume(settings: dict[str, Any]) -> tuple[Path, bool]:
+    """The checkpoint that a training begins with, and whether it counts its updates anew.
+
+    There need not be such a file. Raises a UserError if a flag names one that is not there, with
+    which fairseq would begin a new training, or one that is damaged.
+    """
+    named = settings.get("restore_file") or LAST
+    file = Path(with_suffix(named, settings.get("checkpoint_suffix")))
+    if named == LAST:  # other names are not relative to the save folder
+        file = Path(settings["save_dir"], file)
+        if not file.is_file() and settings.get("continue_once"):
+            file = Path(settings["continue_once"])
+            if not file.is_file():
+                raise UserError(f"--continue-once {file}: there is no such file.")
+    elif named != NO_FILE and not is_remote(named):
+        check_checkpoint(file, "--restore-file")
+    if not file.is_file() and settings.get("finetune_from_model"):
+        file = Path(settings["finetune_from_model"])
+        if not is_remote(str(file)):
+            check_checkpoint(file, "--finetune-from-model")
+        return file, True
+    return file, bool(settings.get("reset_optimizer"))
+
+
+def _check_scoring(file: Path, trained: dict[str, Any], args: Any) -> None:
+    """Raise a UserError if a training goes on with another output layer or kernel.
+
+    ``trained`` are the flags of the checkpoint ``file``.
+    """
     for name in SCORING:
         value = getattr(args, name, None)
         flag = flag_of(name)
@@ -165,14 +190,6 @@ def check_resumed(settings: dict[str, Any], task: Any, args: Any) -> int:
         flag = f"{flag} {trained[name]}"
         other = "without it" if value is None else value
         raise UserError(f"{file} was trained with {flag}, not {other}: give {flag}.")
-    if not reset:
-        check_policy(file, trained, args)
-    updates = int((state.get("optimizer_history") or [{}])[-1].get("num_updates", 0))
-    if updates and state.get("last_optimizer_state") is None:
-        reset = True
-        why = "(--no-save-optimizer-state): the schedule and the number of updates"
-        logger.warning(f"{file} has no state of the optimizer {why} ({updates}) are reset")
-    return 0 if reset else updates
 
 
 def check_policy(file: Path, trained: dict[str, Any], args: Any) -> None:
