@@ -96,7 +96,8 @@ class GeneratedOutput:
 
         Args:
             part: kind of text.
-            sentences: number of sentences of the corpus [that of the log, or up to the last one].
+            sentences: number of sentences of the corpus. Default: that of the log, or up to the
+                last one.
             fill: texts of sentences that were left out are empty. References are not filled.
 
         Raises:

@@ -157,7 +157,7 @@ class ParallelText:
     test: tuple[str, ...]
     source_lang: str  # suffix of the files
     target_lang: str
-    source_moses: str = ""  # language of Moses' rules [the suffix]
+    source_moses: str = ""  # language of Moses' rules. Default: the suffix
     target_moses: str = ""
     lowercase: bool = False
     escape: bool = False  # write special characters as XML entities

@@ -133,7 +133,7 @@ def kernel_logits(
         w: sense embeddings, [M, d].
         theta: kernel parameters, [M]. Kernels without a parameter ignore it.
         kernel: a kernel, or its name in :data:`KERNELS`.
-        products: dtype of the products h·w [dtype of the result].
+        products: dtype of the products h·w. Default: that of the result.
 
     Returns:
         [..., M], in float64 if an input is float64, else float32.

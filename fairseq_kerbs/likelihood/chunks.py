@@ -264,9 +264,9 @@ class _Several(NamedTuple):
     senses: Tensor  # their rows in the table, [S, K]. A single word is there twice
     mask: Tensor  # [S, K]
     number: int  # S, without the repetition
-    alone: Tensor  # numbers of the senses of other words, [V − S]
-    is_alone: Tensor  # the same for each sense, [M, 1]
-    rows: Tensor  # row of the word of each sense among the S, 0 for those alone, [M]
+    single_senses: Tensor  # numbers of the senses of other words, [V − S]
+    is_single: Tensor  # whether a sense is the only one of its word, [M, 1]
+    row_of_sense: Tensor  # row of the word of each sense among the S, 0 for single ones, [M]
 
     @classmethod
     def of(cls, table: SenseTable) -> _Several:
@@ -279,25 +279,25 @@ class _Several(NamedTuple):
                 senses=table.senses,
                 mask=table.mask,
                 number=len(table.senses),
-                alone=table.words[:0],
-                is_alone=torch.zeros_like(table.words, dtype=torch.bool).unsqueeze(1),
-                rows=table.words,
+                single_senses=table.words[:0],
+                is_single=torch.zeros_like(table.words, dtype=torch.bool).unsqueeze(1),
+                row_of_sense=table.words,
             )
         has_several = table.mask[:, 1]
         words = has_several.nonzero().squeeze(1)
         number = len(words)
         if number == 1:  # torch.compile treats a size of 1 apart
             words = words.repeat(2)
-        is_alone = ~has_several[table.words]
+        is_single = ~has_several[table.words]
         rows = torch.zeros_like(table.senses[:, 0])
         rows[words[:number]] = torch.arange(number, device=words.device)
         return cls(
             senses=table.senses[words],
             mask=table.mask[words],
             number=number,
-            alone=is_alone.nonzero().squeeze(1),
-            is_alone=is_alone.unsqueeze(1),
-            rows=rows[table.words],
+            single_senses=is_single.nonzero().squeeze(1),
+            is_single=is_single.unsqueeze(1),
+            row_of_sense=rows[table.words],
         )
 
 
@@ -443,11 +443,11 @@ class _Chunks:
                 means[words],
                 axes=((-1,), (0,), (0,), (0, -1), (0, -1)),
             )
-        alone = logits[several.alone].sum(0)
+        single = logits[several.single_senses].sum(0)
         return WordLogits(
             values,
-            total=alone + values[: several.number].sum(0),
-            total_mean=alone + means[: several.number].sum(0),
+            total=single + values[: several.number].sum(0),
+            total_mean=single + means[: several.number].sum(0),
         )
 
     def _add_gradients(self, tokens: _Tokens, scores: _Scores) -> Tensor:
@@ -469,7 +469,7 @@ class _Chunks:
         token_sums += token_terms.sum(0)
         # index_put_ adds in a fixed order, also on a GPU
         self.norm_sums.index_put_((numbers,), sense_terms, accumulate=True)
-        theta_terms = target.once * at_targets.theta
+        theta_terms = target.grad_without_padding * at_targets.theta
         self.grad_theta.index_put_((numbers,), theta_terms, accumulate=True)
         grad_x = passes.written_over(scores.x, scores.logits)
         grad_x.scatter_(0, numbers, (target.grad_logits * at_targets.x).to(grad_x.dtype))
@@ -516,7 +516,12 @@ class _Chunks:
         several = self.several
         if several is None:
             return WordSmoothing(weights.word, None, None, None)
-        return WordSmoothing(weights.word, several.is_alone[rows], several.rows[rows], words.values)
+        return WordSmoothing(
+            weight=weights.word,
+            is_single=several.is_single[rows],
+            row_of_sense=several.row_of_sense[rows],
+            word_logits=words.values,
+        )
 
     def _add_products(self, tokens: _Tokens, grad_x: Tensor, token_sums: Tensor) -> Tensor:
         """Add P (A h) to the gradient by w, and return the gradient by h from Pᵀ W, [n, d].
@@ -569,7 +574,7 @@ def _target_gradient(scores: _Scores, weights: LossWeights) -> TargetGradient:
     return TargetGradient(
         target.logits,
         grad_logits,
-        once=grad_logits.masked_fill(target.padding, 0.0),
+        grad_without_padding=grad_logits.masked_fill(target.padding, 0.0),
         through_target=(posteriors * -weights.target).masked_fill(target.padding, 0.0),
     )
 

@@ -116,7 +116,7 @@ def call(function: Callable[..., Any], *arguments: Any, axes: Sequence[Axes] = (
 
     The gradient of a function may be compiled in the backward pass, where a failure is an error.
     ``axes`` has the axes of tokens, and others that vary, for each tensor among the arguments, and
-    in tuples among them [the last one of each].
+    in tuples among them. Default: the last axis of each.
     """
     global _works
     if not _works:

@@ -52,8 +52,8 @@ class TargetGradient(NamedTuple):
 
     logits: Tensor
     grad_logits: Tensor  # G. Padding has the G of the word's first sense
-    once: Tensor  # G, but 0 at padding
-    through_target: Tensor  # the part −b·P(m | y) of ``once``
+    grad_without_padding: Tensor  # G, but 0 at padding
+    through_target: Tensor  # the part −b·P(m | y) of ``grad_without_padding``
 
 
 class NormSlopes(NamedTuple):
@@ -116,7 +116,10 @@ class PartialsRule(NormRule):
         return NormSlopes(partials.h_norm, partials.w_norm)
 
     def target_terms(self, target: TargetGradient, partials: Partials) -> tuple[Tensor, Tensor]:
-        return target.once * partials.h_norm, target.once * partials.w_norm
+        return (
+            target.grad_without_padding * partials.h_norm,
+            target.grad_without_padding * partials.w_norm,
+        )
 
     def add(self, product: Tensor, vectors: Tensor, norm: Tensor, sums: Tensor) -> Tensor:
         factors = sums * safe_inverse(norm)
@@ -149,7 +152,7 @@ class HomogeneousRule(NormRule):
         return NormSlopes(h_norm=0.0, w_norm=logits)
 
     def target_terms(self, target: TargetGradient, partials: Partials) -> tuple[Tensor, Tensor]:
-        return target.through_target * target.logits, target.once * target.logits
+        return target.through_target * target.logits, target.grad_without_padding * target.logits
 
     def add(self, product: Tensor, vectors: Tensor, norm: Tensor, sums: Tensor) -> Tensor:
         inverse = safe_inverse(norm)

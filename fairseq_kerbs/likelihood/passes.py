@@ -23,8 +23,8 @@ class WordSmoothing(NamedTuple):
 
     weight: Tensor  # weight of each word's log-probability in the loss, [n]
     # these are None if all words have one sense
-    alone: Tensor | None  # True at senses of the block that are the only one of their word, [m, 1]
-    rows: Tensor | None  # row of each sense's word in ``word_logits``, any row for those alone, [m]
+    is_single: Tensor | None  # whether a sense of the block is the only one of its word, [m, 1]
+    row_of_sense: Tensor | None  # row of its word in ``word_logits``, any for single senses, [m]
     word_logits: Tensor | None  # those of word_logits(), [S, n]
 
 
@@ -43,11 +43,12 @@ class LogitGradient(NamedTuple):
         grad_logits = exp(logits - self.lse) * self.weight
         if self.smoothing is None:
             return grad_logits
-        weight, alone, rows, word_logits = self.smoothing
+        weight, is_single, row_of_sense, of_words = self.smoothing
         lowest = torch.finfo(logits.dtype).min
         posteriors = logits.gt(lowest).to(logits.dtype)  # 1, or 0 at the lowest number
-        if word_logits is not None and alone is not None:
-            posteriors = torch.where(alone, posteriors, exp(logits - word_logits[rows]))
+        if of_words is not None and is_single is not None:
+            several = exp(logits - of_words[row_of_sense])
+            posteriors = torch.where(is_single, posteriors, several)
         return grad_logits - weight * posteriors
 
 

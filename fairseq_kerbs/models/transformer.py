@@ -146,8 +146,8 @@ class _Transformer(KerbsModel):
         cfg: Any = transformer.TransformerConfig.from_namespace(args)
         sizes = cfg.decoder.input_dim, cfg.decoder.output_dim
         embed: Any = build_input_embedding(cfg, tgt_dict, *sizes, PassEmbedding)
-        alone = cls.target is not None or cfg.no_cross_attention
-        return KerbsTransformerDecoder(cfg, tgt_dict, embed, no_encoder_attn=alone)
+        without_encoder = cls.target is not None or cfg.no_cross_attention
+        return KerbsTransformerDecoder(cfg, tgt_dict, embed, no_encoder_attn=without_encoder)
 
 
 class TransformerKerbsModel(_Transformer, transformer.TransformerModel):

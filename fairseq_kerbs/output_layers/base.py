@@ -40,7 +40,7 @@ class LookedUp(NamedTuple):
     usage: Tensor  # usage U of the senses, [..., K]
     mask: Tensor  # False at padding, [..., K]
     senses: Tensor  # sense numbers, [..., K]
-    prepared: Tensor | None = None  # Kernel.prepare(θ), [..., K] or [C, ..., K] [when needed]
+    prepared: Tensor | None = None  # Kernel.prepare(θ), [..., K] or [C, ..., K], if known
 
     @property
     def prior(self) -> Tensor:
@@ -95,7 +95,7 @@ class OutputLayer(nn.Module):
     Args:
         embed_dim: size d of context vectors and sense embeddings.
         vocab_size: number of words V.
-        total_senses: number of senses M [V].
+        total_senses: number of senses M. Default: V.
         kernel: a kernel, or its name.
         biased: the last coordinate of context vectors is 1, so that the last coordinate of a sense
             embedding is its bias.

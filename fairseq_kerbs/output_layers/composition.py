@@ -47,14 +47,15 @@ class ComposedEmbedding(nn.Module):
         return found._replace(mask=found.mask & words.ne(self.padding_idx).unsqueeze(-1))
 
     def compose(
-        self, found: LookedUp, contexts: Tensor | None = None, alone: Tensor | None = None
+        self, found: LookedUp, contexts: Tensor | None = None, use_prior: Tensor | None = None
     ) -> Tensor:
         """Compose Σ_j q^j w^j from senses that are already looked up.
 
         Args:
             found: senses of words [...], from :meth:`look_up`.
-            contexts: context vectors that predicted the words, [..., d] [the prior is used].
-            alone: [...] True at words that use the prior anyway.
+            contexts: context vectors that predicted the words, [..., d]. Without them, the prior is
+                used.
+            use_prior: [...] True at words that use the prior anyway.
 
         Returns:
             [..., e], with e = d, or d − 1 with a bias.
@@ -63,8 +64,8 @@ class ComposedEmbedding(nn.Module):
             weights = found.prior
         else:
             weights = self.layer.posterior(found, contexts)
-            if alone is not None:
-                weights = torch.where(alone.unsqueeze(-1), found.prior, weights)
+            if use_prior is not None:
+                weights = torch.where(use_prior.unsqueeze(-1), found.prior, weights)
         rows = found.rows[..., : self.embedding_dim]
         weights = (weights * found.mask).unsqueeze(-2)
         return (weights.to(rows.dtype) @ rows).squeeze(-2)
@@ -72,7 +73,8 @@ class ComposedEmbedding(nn.Module):
     def forward(self, words: Tensor, contexts: Tensor | None = None) -> Tensor:
         """Embed words [...]: [..., e], with e = d, or d − 1 with a bias.
 
-        ``contexts`` [..., d] are the context vectors that predicted the words [the prior is used].
+        ``contexts`` [..., d] are the context vectors that predicted the words. Without
+        them, the prior is used.
         """
         layer = self.layer
         if layer.total_senses == layer.vocab_size:
@@ -112,8 +114,8 @@ class ComposedEmbedding(nn.Module):
         [batch, len, d]. The first position and positions after padding use the prior.
         """
         before = F.pad(features[:, :-1], (0, 0, 1, 0))  # [batch, len, d]
-        alone = F.pad(words[:, :-1].eq(self.padding_idx), (1, 0), value=True)
-        return self.compose(self.look_up(words), before, alone)
+        use_prior = F.pad(words[:, :-1].eq(self.padding_idx), (1, 0), value=True)
+        return self.compose(self.look_up(words), before, use_prior)
 
 
 class SeparateEmbedding(nn.Embedding):

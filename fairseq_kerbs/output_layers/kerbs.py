@@ -102,8 +102,8 @@ class KerbsOutputLayer(OutputLayer):
         total_senses: number of senses M, V ≤ M ≤ V·max_senses.
         max_senses: maximum number of senses of a word.
         kernel: a kernel, or its name. θ is a parameter only if the kernel uses it.
-        policy: the policy that will move senses, or its name. It may change the initial senses
-            [drawn at random, as in the paper].
+        policy: the policy that will move senses, or its name. It may change the initial
+            senses, which are drawn at random, as in the paper.
         sense_allocation: "random" or "equal", see :mod:`fairseq_kerbs.senses.allocation`.
         biased: the last coordinate of context vectors is 1, so that senses have biases.
         init_scale: standard deviation of initial embeddings, in units of d^−½.
@@ -240,7 +240,7 @@ class KerbsOutputLayer(OutputLayer):
         Contexts are sampled without the constant 1 of a bias.
 
         Args:
-            counts: frequency of each word in the training data, int64 [V] [unknown]. Contexts of
+            counts: frequency of each word in the training data, int64 [V], if known. Contexts of
                 rare words are not sampled.
             special: number of special symbols at the start of the vocabulary. They keep one sense.
 
@@ -271,7 +271,7 @@ class KerbsOutputLayer(OutputLayer):
 
         Args:
             policy: a policy, or its name in :data:`fairseq_kerbs.reallocation.POLICIES`.
-            settings: settings of the policy [its defaults].
+            settings: settings of the policy. Default: its own.
 
         Returns:
             the moves, with the embeddings of moved senses if these change.

@@ -30,7 +30,7 @@ class DefaultSchedule:
     """Updates between reallocations. A policy that reads contexts samples them for so many."""
 
     at: tuple[float, ...] = ()
-    """Fractions of the training after which senses move [after every interval]."""
+    """Fractions of the training after which senses move. Default: every interval."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ def propose_moves(
     Args:
         senses: senses of a layer, or an inventory alone for policies that read nothing else.
         policy: a policy, or its name in :data:`POLICIES`.
-        settings: settings of the policy [its defaults].
+        settings: settings of the policy. Default: its own.
 
     Raises:
         ValueError: no policy has that name, the policy cannot move senses of such a layer, or it

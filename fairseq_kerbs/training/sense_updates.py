@@ -38,7 +38,7 @@ class SenseSchedule:
     policy: Policy | None  # with its settings. None moves no sense
     interval: int  # updates between reallocations, Q, or those in which contexts are sampled
     decay: float  # β of Eq. 12–13
-    at: frozenset[int] = frozenset()  # updates after which senses move [after every interval]
+    at: frozenset[int] = frozenset()  # updates after which senses move. Default: every interval
 
     def moves_after(self, updates: int) -> bool:
         """Whether senses move after this number of updates."""

@@ -144,10 +144,10 @@ def test_words_with_several_senses_are_found(word_of_sense: list[int]) -> None:
     assert len(several.senses) == max(2, several.number)
     for sense, word in enumerate(word_of_sense):
         alone = int(counts[word]) == 1
-        assert bool(several.is_alone[sense, 0]) == alone
-        assert (sense in several.alone.tolist()) == alone
+        assert bool(several.is_single[sense, 0]) == alone
+        assert (sense in several.single_senses.tolist()) == alone
         if not alone:
-            row = int(several.rows[sense])
+            row = int(several.row_of_sense[sense])
             found = several.senses[row][several.mask[row]]
             assert sorted(found.tolist()) == (words == word).nonzero().flatten().tolist()
 

@@ -53,7 +53,7 @@ def test_the_gradient_by_logits_is_that_of_autograd(total: int, smoothed: bool) 
         if total > 11:
             several = _Several.of(table)
             words = passes.word_logits(logits, several.senses, several.mask)
-            smoothing = WordSmoothing(word_weight, several.is_alone, several.rows, words)
+            smoothing = WordSmoothing(word_weight, several.is_single, several.row_of_sense, words)
         else:
             smoothing = WordSmoothing(word_weight, None, None, None)
     gradient = LogitGradient(logits.logsumexp(0), weight, smoothing)
