@@ -68,7 +68,8 @@ class ParallelLines:
     Args:
         task: fairseq's task, whose languages choose the stemmer and the function words.
         words: words of each line, by the number of the line.
-        sources: source words of the same lines.
+        lower: these in lower case, in the order of the lines.
+        sources: source words of the same lines, in lower case.
         places: place in the words of the line of each column of tokens, by the number of the line.
     """
 
@@ -92,23 +93,22 @@ class ParallelLines:
                 places[number] = {column: place for column, place, _ in tokens}
                 read = real_words(own, task.source_dictionary, sentencepiece=of_source)
                 sources[number] = read[0]
-        order = sorted(words)
-        text = [_lower(words[number]) for number in order]
-        other = [_lower(sources[number]) for number in order]
-        if not any(other) or is_dialog(text, other):
+        text = {number: _lower(line) for number, line in sorted(words.items())}
+        other = {number: _lower(sources[number]) for number in text}
+        if not any(other.values()) or is_dialog([*text.values()], [*other.values()]):
             return None
-        return cls(task, words, sources, places)
+        return cls(task, words, text, other, places)
 
     def __init__(
         self,
         task: Any,
         words: Mapping[int, list[str]],
+        lower: Mapping[int, list[str]],
         sources: Mapping[int, list[str]],
         places: Mapping[int, Mapping[int, int]],
     ) -> None:
-        order = sorted(words)
-        text = [_lower(words[number]) for number in order]
-        other = [_lower(sources[number]) for number in order]
+        text = [*lower.values()]
+        other = [*sources.values()]
         settings = task.cfg or task.args
         language = getattr(settings, "source_lang", None)
         stem = stemmer(STEMMERS.get(base_language(language or ""), "none"))
@@ -120,8 +120,8 @@ class ParallelLines:
         starts = np.cumsum([0, *map(len, text)])
         self._places = places
         self._written = words
-        self._start = dict(zip(order, starts.tolist()))
-        self._end = dict(zip(order, starts[1:].tolist()))
+        self._start = dict(zip(lower, starts.tolist()))
+        self._end = dict(zip(lower, starts[1:].tolist()))
 
     def occurrences(self, tags: Integers) -> list[Occurrence]:
         """The occurrences as gold senses name them, where words are not lower-cased."""

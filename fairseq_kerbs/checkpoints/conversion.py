@@ -235,7 +235,7 @@ class _Placed:
     by_evidence: bool  # whether evidence told the numbers of senses
     loss: float  # of the softmax model, in bits a token
     sampling: float  # seconds of both passes over the split
-    counting: float  # seconds in which evidence told the numbers of senses
+    aligning: float  # seconds of the reading and the alignment of source words
     clustering: float  # seconds
 
 
@@ -260,7 +260,7 @@ def _place(source: SoftmaxModel, settings: PlacementOnData, max_senses: int) -> 
                 "--number-of-senses distortion"
             )
     limits = PlacementSettings(total, max_senses, settings.gap, number)
-    counted = time.perf_counter()
+    aligned = time.perf_counter()
     placement = place_senses(sample, limits, bar)
     return _Placed(
         placement,
@@ -268,8 +268,8 @@ def _place(source: SoftmaxModel, settings: PlacementOnData, max_senses: int) -> 
         by_evidence=number is not None,
         loss=loss,
         sampling=sampled - started,
-        counting=counted - sampled,
-        clustering=time.perf_counter() - counted,
+        aligning=aligned - sampled,
+        clustering=time.perf_counter() - aligned,
     )
 
 
@@ -286,7 +286,7 @@ def _summarize(
     seconds = f"{placed.sampling:.0f} s; clusters: {placed.clustering:.0f} s"
     if placed.by_evidence:
         aim = "evidence of source words and neighbours, to be read"
-        seconds += f"; evidence: {placed.counting:.0f} s"
+        seconds += f"; source words: {placed.aligning:.0f} s"
     seen = int(placed.sample.seen.sum())
     contexts = placed.sample.kept
     size = contexts.numel() * contexts.element_size() / 1e6

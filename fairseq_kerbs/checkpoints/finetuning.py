@@ -220,8 +220,10 @@ def _is_reference(default: Any) -> bool:
 
 def _same(value: Any, other: Any) -> bool:
     """Whether two values of a setting are equal, as 2 and 2.0 are. None is equal to False."""
-    switched_off = [one is None or one is False for one in (value, other)]
-    return value == other or all(switched_off) or _written(value) == _written(other)
+    if all(one is None or one is False for one in (value, other)):
+        return True
+    numbers = not isinstance(value, bool) and not isinstance(other, bool)
+    return (numbers and value == other) or _written(value) == _written(other)
 
 
 def _written(value: Any) -> str:

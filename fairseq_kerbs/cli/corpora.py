@@ -118,14 +118,12 @@ def toy(folder: Path, train: int, valid: int, test: int, seed: int) -> None:
     "--source-moses",
     type=LANGUAGE,
     metavar="LANG",
-    default="",
     help="Moses rules, source [--source-lang]",
 )
 @click.option(
     "--target-moses",
     type=LANGUAGE,
     metavar="LANG",
-    default="",
     help="Moses rules, target [--target-lang]",
 )
 @lowercase_option
@@ -154,6 +152,8 @@ def prepare(**flags: Any) -> None:
     """
     from fairseq_kerbs.data.prepare import prepare_parallel
 
+    for name in ("source_moses", "target_moses"):
+        flags[name] = flags[name] or ""
     prepare_parallel(**flags)
 
 

@@ -181,7 +181,9 @@ def check_direction(call: Call, source: str, target: str) -> None:
     help="add K-ID lines with word#sense:posterior for each subword",
 )
 @click.option(
-    "--unescape", is_flag=True, help="undo the XML entities of 'prepare --escape' for BLEU"
+    "--unescape",
+    is_flag=True,
+    help="undo XML entities for BLEU [as the record of 'prepare' says, and likewise for case]",
 )
 def generate(
     config: Path,

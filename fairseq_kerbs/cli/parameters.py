@@ -87,7 +87,7 @@ class Language(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Refuse what is no code, such as english."""
-        if value and not CODE.fullmatch(value):  # "" is the default of some flags
+        if not CODE.fullmatch(value):
             self.fail(f"{value} is no code of a language, such as en or pt_BR", param, ctx)
         return str(value)
 

@@ -16,7 +16,7 @@ _OF_TWO_LETTERS: dict[str, str] = {
     for kind in ("codes", "varieties")
     for code, short in (pair.split("=") for pair in _TABLE[kind].split())
 }
-_WITH_RULES = {*_OF_TWO_LETTERS.values(), *_TABLE["others with rules"].split()}
+_KNOWN = {*_OF_TWO_LETTERS.values(), *_TABLE["others with rules"].split()}
 
 
 def base_language(code: str) -> str:
@@ -33,8 +33,8 @@ def base_language(code: str) -> str:
 
 
 def is_language(code: str) -> bool:
-    """Whether a code is that of a language. Others are tokenized as English is."""
-    return base_language(code) in _WITH_RULES
+    """Whether a code is that of a language with two letters, or with rules of its own."""
+    return base_language(code) in _KNOWN
 
 
 def language_of(path: Path) -> str:

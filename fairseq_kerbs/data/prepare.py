@@ -540,15 +540,17 @@ def write_clean(raw: Path, target: Path, longest: int = 0) -> None:
     Raises:
         UserError: no line is left, or a line has <s>, </s> or <pad> in it.
     """
-    lines = [_without_marks_of_a_line(line.split()) for line in iter_lines(raw)]
-    for number, words in enumerate(lines, start=1):
+    lines = []
+    for number, line in enumerate(iter_lines(raw), start=1):
+        words = _without_marks_of_a_line(line.split())
         reserved = next((word for word in words if word in _RESERVED), None)
         if reserved is not None:
             raise UserError(
                 f"{raw}, line {number}: fairseq reads {reserved} as a sign of its own, not as a "
                 "word; replace it"
             )
-    filled = [" ".join(words) for words in lines if words]
+        lines.append(" ".join(words))
+    filled = [line for line in lines if line]
     if not filled:
         raise UserError(f"{raw} has no text; it must have one sentence or paragraph per line")
     fitting = [line for line in filled if not longest or len(line.split()) <= longest]

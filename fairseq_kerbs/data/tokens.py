@@ -162,8 +162,8 @@ def load_bpe(codes: Path, vocabulary: Path | None = None, threshold: int = 0) ->
             return BPE(stream, vocab=known)
         except (SystemExit, ValueError, IndexError):
             raise UserError(
-                f"{codes} is damaged: a line is no pair of subwords; copy it again from the folder "
-                "of 'fairseq-kerbs prepare'"
+                f"{codes} has no merges of BPE, or is damaged; copy it again from the folder of "
+                "'fairseq-kerbs prepare'"
             ) from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +17,17 @@ from sacrebleu.significance import PairedTest, Result
 
 from fairseq_kerbs.data.languages import base_language
 from fairseq_kerbs.data.tokens import composed
-from fairseq_kerbs.evaluation.texts import detokenize_lines, has_subwords, read_texts, tokenized
+from fairseq_kerbs.evaluation.texts import (
+    detokenize_lines,
+    has_subwords,
+    is_spaced,
+    read_texts,
+    tokenized,
+)
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import check_parallel, read_lines
+
+logger = logging.getLogger(__name__)
 
 Texts = Sequence[str]
 TOKENIZED = ("zh", "ja", "ko")  # languages with tokenizers of their own in sacreBLEU
@@ -62,10 +71,10 @@ def bleu_metric(
         ) from None
     except (ImportError, RuntimeError) as error:
         reason = " ".join(str(error).split())
-        wanted = f"--tokenize {tokenize}" if tokenize else f"--lang {language}"
+        wanted = tokenize or language
         raise UserError(
-            f"the tokenizer of sacreBLEU for {wanted} is not installed: {reason} --tokenize char "
-            "needs no other package"
+            f"sacreBLEU's tokenizer for {wanted} needs another package ({reason}); install it, or "
+            "take --tokenize char of fairseq-kerbs score"
         ) from None
 
 
@@ -114,10 +123,9 @@ def read_systems(
     for path in references:
         texts = read_texts(path, "T", language, unescape)
         loaded[str(path)] = [*map(composed, texts)]
-    # Raw text may have spaces before its marks, too, as Hindi often has before ।. Then these do not
-    # tell tokens.
-    spaced = any(map(tokenized, loaded.values()))
-    has_tokens = has_subwords if spaced else tokenized
+    spaced = next((name for name, lines in loaded.items() if is_spaced(lines)), None)
+    # then spaces before marks do not tell tokens
+    has_tokens = tokenized if spaced is None else has_subwords
     sentences = max(map(len, loaded.values()), default=None)
     systems = {}
     for path in hypotheses:
@@ -132,6 +140,11 @@ def read_systems(
             has_tokens=has_tokens,
         )
         systems[name] = [*map(composed, raw)]
+        if spaced is not None and raw != read_lines(path):
+            logger.warning(
+                f"{spaced} has spaces before its marks, and {name} is detokenized, so that the "
+                "scores are too low: give a reference without these spaces"
+            )
     for name, lines in loaded.items():
         if not any(line.strip() for line in lines):
             raise UserError(f"{name} has no text to compare with; give the reference translations")

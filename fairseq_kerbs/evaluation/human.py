@@ -48,7 +48,7 @@ STANDARD = (
 
 HEADER = ("item", "answer", "input", "response", "score")
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t"}
-LONGEST_CELL = 2**31 - 1  # characters that a reader of CSV takes; Python's limit is 131,072
+csv.field_size_limit(2**31 - 1)  # answers may be longer than Python's limit of 131,072 characters
 WORKBOOKS = (".xlsx", ".xls", ".ods", ".numbers")
 """Names of the files of spreadsheet programs, which are no CSV."""
 _HEADER = re.compile(r'"?item"?([,;\t])"?answer\b')
@@ -185,13 +185,13 @@ def read_sheet(path: Path, key: Key) -> Sheet:
 
 
 def _rows(path: Path, lines: Sequence[str], delimiter: str) -> Iterator[list[str]]:
-    """Rows of a sheet. A UserError is raised if a quotation mark is not closed."""
-    csv.field_size_limit(LONGEST_CELL)
+    """Rows of a sheet. A UserError is raised if quotation marks are not around whole cells."""
     try:
         yield from csv.reader(lines, delimiter=delimiter, strict=True)
     except csv.Error as error:
         raise UserError(
-            f"{path} is no CSV: {error}; is a quotation mark at the beginning of a cell not closed?"
+            f"{path} is no CSV: {error}; is a quotation mark at the beginning of a cell not closed "
+            "at its end?"
         ) from None
 
 

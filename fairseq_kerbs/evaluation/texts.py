@@ -78,11 +78,26 @@ def tokenized(lines: Sequence[str]) -> bool:
     """
     if has_subwords(lines):
         return True
+    with_space, without = _marks(lines)
+    return with_space > without
+
+
+def is_spaced(lines: Sequence[str]) -> bool:
+    """Whether a raw text has spaces before its marks, as Hindi often has before ।.
+
+    Most of the marks have one, and there are as many as a tenth of the lines.
+    """
+    with_space, without = _marks(lines)
+    return with_space > without and 10 * with_space >= len(lines)
+
+
+def _marks(lines: Sequence[str]) -> tuple[int, int]:
+    """Number of the marks of :func:`tokenized` with a space before them, and without."""
     text = "\n".join(lines)
     with_space, without = (
         sum(1 for _ in pattern.finditer(text)) for pattern in (_WITH_SPACE, _WITHOUT_SPACE)
     )
-    return with_space > without
+    return with_space, without
 
 
 def read_texts(

@@ -23,6 +23,7 @@ from fairseq_kerbs.likelihood.nll import (
 from fairseq_kerbs.output_layers.decoding import score_words
 from fairseq_kerbs.output_layers.prepared_cache import PreparedCache
 from fairseq_kerbs.senses import SenseTable, TargetProbabilities
+from fairseq_kerbs.senses.statistics import LEAST_USAGE
 from fairseq_kerbs.torch_compat import is_compiling
 
 PREDICTED_SCORES = 4 << 20  # scores that predict() computes at a time
@@ -84,8 +85,7 @@ def prior_weights(usage: Tensor, mask: Tensor) -> Tensor:
     used = usage.double() * mask  # [..., K]
     total = used.sum(-1, keepdim=True)
     uniform = mask / mask.sum(-1, keepdim=True).clamp_min(1)
-    # far below float32's range a quotient of decayed usages carries no information
-    seen = total > 1e-30
+    seen = total > LEAST_USAGE
     return torch.where(seen, used / torch.where(seen, total, 1.0), uniform).to(usage.dtype)
 
 
@@ -308,6 +308,14 @@ class OutputLayer(nn.Module):
         # the zeros are in no state, so a layer that was made without memory has none yet
         if self.theta.is_meta and not self.weight.is_meta:
             self.theta = torch.zeros_like(self.theta, device=self.weight.device)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_cache": PreparedCache()}
+
+    def _replicate_for_data_parallel(self) -> OutputLayer:
+        replica: OutputLayer = super()._replicate_for_data_parallel()
+        replica._cache = PreparedCache()
+        return replica
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

@@ -16,7 +16,7 @@ class PreparedCache:
 
     A change of a parameter or buffer is noticed by its version counter. This does not count what is
     written through ``.data`` or by fused optimizers, so a layer calls :meth:`clear` wherever such a
-    change may follow. A copy of a cache is empty.
+    change may follow.
     """
 
     def __init__(self) -> None:
@@ -42,9 +42,6 @@ class PreparedCache:
     def clear(self) -> None:
         """Forget what was prepared."""
         self._kept = None
-
-    def __reduce__(self) -> tuple[type[PreparedCache], tuple[()]]:
-        return PreparedCache, ()
 
 
 def _kind_and_values(

@@ -93,7 +93,7 @@ class ContextSample:
     start: Tensor  # first row of each word in `kept`, [V]
     kept: Tensor  # contexts, [Σ size, d] in float16
     tags: Tensor  # what the caller gave with each context, int64 [Σ size], −1 for nothing
-    device: torch.device  # of the contexts added last, where k-means runs
+    device: torch.device  # of the contexts added last
 
     def __init__(
         self, counts: Tensor, dim: int, most: int, memory: int, special: int = 4, seed: int = 1

@@ -42,6 +42,7 @@ from fairseq_kerbs.reallocation.clustering import (
 )
 from fairseq_kerbs.reallocation.moves import Moves, SenseState
 from fairseq_kerbs.reallocation.policy import DefaultSchedule, Policy, setting
+from fairseq_kerbs.senses.statistics import LEAST_USAGE
 
 SPARE_NATS = 30.0
 """Nats by which the bias of a spare sense is lower. Its gradient is far below Adam's epsilon."""
@@ -227,7 +228,8 @@ def spare_senses(weight: Tensor, usage: Tensor, word_of_sense: Tensor, vocab_siz
     highest = lowest.scatter_reduce(0, word_of_sense, bias, "amax")
     usage = usage.double()
     usage_of_word = usage.new_zeros(vocab_size).index_add_(0, word_of_sense, usage)
-    unused = usage <= SPARE_USAGE * usage_of_word[word_of_sense]
+    total = usage_of_word[word_of_sense]
+    unused = (total <= LEAST_USAGE) | (usage <= SPARE_USAGE * total)
     return unused & (bias < highest[word_of_sense] - SPARE_NATS / 2)
 
 

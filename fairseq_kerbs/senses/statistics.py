@@ -13,6 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+LEAST_USAGE = 1e-30
+"""Least usage of a word that tells how it is shared by its senses. Usage that has decayed far below
+float32's range is rounded, and its quotients carry no information."""
+
 
 class TargetProbabilities(NamedTuple):
     """Probabilities of the target words of a batch and of their senses, without gradient."""

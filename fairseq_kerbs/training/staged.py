@@ -381,15 +381,18 @@ def check_text(call: Call, data: str) -> None:
     from fairseq.data.data_utils import load_indexed_dataset
 
     folders = [Path(folder) for folder in data.split(":")]
-    files = "train*.idx"
+    split = call.values.train_subset
+    end = "idx"
     file = folders[0] / "dict.txt"  # of a language model
     if not file.exists():
         _, target = check_languages(call, data) or language_pair(data)
         file = folders[0] / f"dict.{target}.txt"
-        files = f"train*.*-*.{target}.idx"
+        end = f"*-*.{target}.idx"
     dictionary = read_dictionary(file)
     counts = np.zeros(len(dictionary), dtype=np.int64)
-    found = [path for folder in folders for path in sorted(folder.glob(files))]
+    # fairseq joins train, train1 and so on
+    patterns = (f"{split}.{end}", f"{split}[0-9]*.{end}")
+    found = [path for folder in folders for name in patterns for path in folder.glob(name)]
     for path in found:
         for line in load_indexed_dataset(str(path.with_suffix("")), dictionary) or ():
             counts += np.bincount(line.numpy(), minlength=len(counts))[: len(counts)]

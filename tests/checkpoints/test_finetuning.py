@@ -12,7 +12,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from fairseq.optim import OPTIMIZER_REGISTRY
 from fairseq.optim.lr_scheduler import LR_SCHEDULER_REGISTRY
 
-from fairseq_kerbs.checkpoints import read_checkpoint
+from fairseq_kerbs.checkpoints import finetuning, read_checkpoint
 from fairseq_kerbs.utils.files import read_lines
 from tests.checkpoints.conftest import TINY_LSTM
 from tests.helpers import softmax_checkpoints
@@ -231,3 +231,18 @@ def test_the_printed_command_runs_for_every_architecture(
     after = read_checkpoint(tmp_path / "on" / "checkpoint_last.pt")
     assert after["optimizer_history"][-1]["num_updates"] == 2
     assert vars(after["cfg"]["model"])["output_layer"] == "kerbs"
+
+
+@pytest.mark.parametrize(
+    ("value", "other", "same"),
+    [
+        (2, 2.0, True),
+        (None, False, True),
+        (0, None, False),
+        (1, True, False),
+        ([1, 2], "1,2", True),
+        ("a", "b", False),
+    ],
+)
+def test_values_that_are_the_same(value: Any, other: Any, same: bool) -> None:
+    assert finetuning._same(value, other) == finetuning._same(other, value) == same

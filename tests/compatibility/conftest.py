@@ -16,7 +16,10 @@ import pytest
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 
 PYTHONS, TORCHES = ("3.9", "3.10"), ("1.12.1", "1.13.1", "2.1.2", "2.5.1")
-FAIRSEQ = ("fairseq==0.12.2", "numpy<1.24")  # it uses np.int, which numpy 1.24 took away
+# fairseq uses np.int, which numpy 1.24 took away
+FAIRSEQ = ("fairseq==0.12.2", "numpy<1.24")
+# for convert, which counts senses by source words
+ANALYSIS = ("click>=8.1", "pandas>=2.2", "scikit-learn>=1.4", "scipy", "snowballstemmer")
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 TINY = (
     "--optimizer",
@@ -116,7 +119,7 @@ def _make(folder: Path, python: str, torch: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([python, "-m", "venv", folder], check=True)
     # pip 24.1 refuses the metadata of the omegaconf that fairseq pins
-    for wanted in (["pip<24.1"], [f"torch=={torch}", *FAIRSEQ]):
+    for wanted in (["pip<24.1"], [f"torch=={torch}", *FAIRSEQ, *ANALYSIS]):
         command = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", *wanted]
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
         assert done.returncode == 0, done.stderr[-2000:]

@@ -6,6 +6,7 @@ import pytest
 import sacremoses
 
 from fairseq_kerbs.data.languages import base_language, is_language, language_of
+from fairseq_kerbs.evaluation.bleu import TOKENIZED
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,7 @@ def test_every_language_with_rules_is_known() -> None:
     for code in codes:
         assert is_language(code)
         assert base_language(code) in (code, "zh")  # zh of Cantonese
+    assert all(map(is_language, TOKENIZED))
     assert not any(map(is_language, ("src", "xx", "english", "context", "cn", "")))
 
 

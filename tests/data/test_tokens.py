@@ -117,7 +117,7 @@ def test_a_text_without_pairs_has_no_bpe(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("codes", ["", "#version: 0.2\na b c\n", "#version: x\n"])
 def test_damaged_codes_are_named(codes: str, tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "codes").write_text(codes)
-    with pytest.raises(UserError, match=r"codes is damaged: .*; copy it again"):
+    with pytest.raises(UserError, match=r"codes has no merges of BPE, or is damaged; copy it"):
         load_bpe(tmp_path / "codes")
     assert capsys.readouterr() == ("", "")
 

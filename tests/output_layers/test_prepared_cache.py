@@ -19,7 +19,6 @@ def test_a_cache_holds_until_a_value_or_a_dtype_changes() -> None:
     cache.put(layer, torch.float32, "prepared")
     assert cache.get(layer, torch.float32) == "prepared"
     assert cache.get(layer, torch.float64) is None
-    assert copy.deepcopy(cache).get(layer, torch.float32) is None
     with torch.autocast("cpu", torch.bfloat16):
         assert cache.get(layer, torch.float32) is None
     with torch.no_grad():
@@ -28,6 +27,17 @@ def test_a_cache_holds_until_a_value_or_a_dtype_changes() -> None:
     cache.put(layer, torch.float32, "prepared again")
     cache.clear()
     assert cache.get(layer, torch.float32) is None
+
+
+def test_copies_of_a_layer_share_nothing() -> None:
+    layer = make("kerbs").eval()
+    h = torch.randn(3, 8)
+    with torch.no_grad():
+        layer.log_probs(h)
+        assert layer._cache.get(layer, h.dtype) is not None
+        replica = layer._replicate_for_data_parallel()
+        for other in (copy.copy(layer), copy.deepcopy(layer), replica):
+            assert other._cache.get(layer, h.dtype) is None
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -86,6 +86,15 @@ def test_live_senses_whose_biases_are_far_apart_are_not_spare() -> None:
     assert layer.senses_per_word().tolist() == [1, 1, 1, 1, 2, 1, 1, 1]
 
 
+def test_spare_senses_of_a_word_that_has_long_not_occurred() -> None:
+    """Its usage has decayed to where float32 rounds, and a quotient may be anything."""
+    layer = layer_of()
+    for usage in (0.0, 1e-44, 1e-38):
+        layer.usage.fill_(1e-44)
+        layer.usage[:WORDS] = usage
+        assert spare_in(layer).tolist() == [False] * WORDS + [True] * 8
+
+
 def test_words_get_as_many_senses_as_their_contexts_have_clusters() -> None:
     layer = layer_of(WORDS + 3)
     (h, words) = contexts_of()
