@@ -27,6 +27,7 @@ from fairseq_kerbs import __version__
 from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.cli.commands import root
+from fairseq_kerbs.evaluation import bleu
 from fairseq_kerbs.utils.files import atomic_write
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 from tests.helpers import tiny_checkpoint
@@ -830,6 +831,23 @@ def test_a_number_of_the_interval_helps(
     changed = command.replace("translate ", "generate ")
     status, _ = run(f"{changed} {flag}={text} --dry-run", work, out)
     assert status == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_generate_scores_as_the_record_says(
+    lowercase: bool, work: Path, out: Path, capsys: Capsys, monkeypatch: Patch
+) -> None:
+    shutil.copytree(work / "bin", out / "data" / "bin")
+    record = json.loads((work / "preparation.json").read_text())
+    record |= {"lowercase": lowercase, "escape": lowercase}
+    (out / "data" / "preparation.json").write_text(json.dumps(record))
+    read = mock.Mock(wraps=bleu.read_systems)
+    monkeypatch.setattr(bleu, "read_systems", read)
+    command = GENERATE.replace("{work}/bin", "{out}/data/bin")
+    status, sentence = run(f"{command} --reference {{work}}/text/test.en --beam 1", work, out)
+    assert status == 0, sentence
+    assert f"case:{'lc' if lowercase else 'mixed'}|" in capsys.readouterr().out
+    assert read.call_args.kwargs["unescape"] == lowercase
 
 
 def test_all_advice_that_is_followed_is_of_a_misuse() -> None:
