@@ -6,9 +6,9 @@ At a terminal, in a browser, and beside generated text.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -37,6 +37,9 @@ from fairseq_kerbs.cli.parameters import (
     trust_option,
 )
 from fairseq_kerbs.utils.errors import UserError
+
+if TYPE_CHECKING:  # pandas is slow to import
+    from fairseq_kerbs.analysis.names import SenseNames
 
 
 def examples_option(default: int) -> Callable[[Any], Any]:
@@ -183,7 +186,7 @@ def senses(
     check_senses(trained, checkpoint)
     numbers = word_numbers(trained.dictionary, words)
     words = tuple(trained.dictionary[number] for number in numbers)
-    found = Found(None, words)
+    found = SenseFindings(None, words)
     if gold is not None:
         train = trained
         if train_data is not None:
@@ -192,13 +195,13 @@ def senses(
             trained, train, gold, "test" if split is None else split, words, top
         )
     elif trained.task is not None:
-        found = Found(_names_of(trained, "train" if split is None else split, words), words)
+        found = SenseFindings(_names_of(trained, "train" if split is None else split, words), words)
     report = reports.build_report(
         found.names,
         trained.layer,
         trained.dictionary,
         found.words,
-        gold=found.met,
+        gold=found.gold_by_row,
         size=reports.ReportSize(top, contexts, nearest),
     )
     comparison = {} if found.comparison is None else {"gold": found.comparison}
@@ -218,16 +221,16 @@ def senses(
             write_output(table, drawn_words(groups, words_each, seed, csv=as_csv))
 
 
-class Found(NamedTuple):
+class SenseFindings(NamedTuple):
     """What is known of a model's senses by its data."""
 
-    names: Any  # names of senses, None without data
-    words: Any  # words to report
-    met: Any = None  # true senses by row of the output layer
-    comparison: Any = None  # of senses with gold senses
+    names: SenseNames | None  # None without data
+    words: Sequence[str]  # words to report
+    gold_by_row: dict[int, Counter[str]] | None = None  # counts of gold senses
+    comparison: dict[str, Any] | None = None  # of senses with gold senses
 
 
-def _names_of(trained: Trained, split: str, words: tuple[str, ...]) -> Any:
+def _names_of(trained: Trained, split: str, words: tuple[str, ...]) -> SenseNames:
     """Names of senses by a split. A UserError is raised if none of these words is in it."""
     numbers = [trained.dictionary.indices[word] for word in words]
     special = [word for word, number in zip(words, numbers) if number < trained.dictionary.nspecial]
@@ -247,7 +250,7 @@ def _names_of(trained: Trained, split: str, words: tuple[str, ...]) -> Any:
 
 def _compare_with_gold(
     trained: Trained, training: Trained, path: Path, split: str, words: tuple[str, ...], top: int
-) -> Found:
+) -> SenseFindings:
     """Compare with gold senses, by one pass over the split and one over the training data."""
     from fairseq_kerbs.analysis import gold_senses, sense_counts
     from fairseq_kerbs.analysis.names import SenseNames
@@ -280,7 +283,7 @@ def _compare_with_gold(
     text = without_pieces(with_pieces, requested.to_numpy())
     sampled = {*entries, *(word.entry for word in counted)}
     sample = sample_of(sampled, layer.vocab_size, layer.weight.shape[1], gold_senses.CONTEXTS)
-    labelled, met = gold_senses.label_occurrences(text, gold, layer, numbers)
+    labelled, gold_by_row = gold_senses.label_occurrences(text, gold, layer, numbers)
     if training is not trained:
         gold_senses.lines_as_samples(training.task)
     train = read_text(
@@ -295,10 +298,10 @@ def _compare_with_gold(
     counted = sense_counts.cluster_training(counted, sample)
     contexts = {word: sample.contexts(numbers[word]).numpy() for word in labelled}
     most = [named[word] for word, _ in labels.most_common() if word in numbers]
-    return Found(
+    return SenseFindings(
         SenseNames(names, trained.dictionary.symbols, target_language(trained)),
         words or most[: top or None],
-        met,
+        gold_by_row,
         gold_senses.compare_with_gold(labelled, contexts)
         | {"counts": sense_counts.judge_counts(counted)},
     )

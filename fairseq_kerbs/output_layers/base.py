@@ -33,7 +33,7 @@ Losses = tuple[Tensor, Tensor, Optional[TargetProbabilities]]
 """Loss, detached nll of each token, and probabilities of the targets (None for a mixture)."""
 
 
-class LookedUp(NamedTuple):
+class SenseLookup(NamedTuple):
     """Senses of words [...], for composition (Eq. 6–7)."""
 
     rows: Tensor  # sense embeddings, [..., K, d]
@@ -48,13 +48,13 @@ class LookedUp(NamedTuple):
         """Usage of the senses within their word, [..., K]."""
         return prior_weights(self.usage, self.mask)
 
-    def by_position(self) -> Iterator[LookedUp]:
+    def by_position(self) -> Iterator[SenseLookup]:
         """Senses of words [batch, len], position by position."""
         tensors = (self.rows, self.theta, self.usage, self.mask, self.senses)
         parts = [tensor.unbind(1) for tensor in tensors]
         if self.prepared is not None:
             parts.append(self.prepared.unbind(-2))
-        return (LookedUp(*position) for position in zip(*parts))
+        return (SenseLookup(*position) for position in zip(*parts))
 
 
 class OutputAndLoss(NamedTuple):
@@ -176,7 +176,7 @@ class OutputLayer(nn.Module):
         """Parameters with a row per sense, [M, ...]."""
         return [value for value in (self.weight, self.theta) if isinstance(value, nn.Parameter)]
 
-    def look_up(self, words: Tensor, prepare: bool = False) -> LookedUp:
+    def look_up(self, words: Tensor, prepare: bool = False) -> SenseLookup:
         """Senses of words [...], with gradients of embeddings and θ.
 
         With ``prepare`` θ is prepared, too, for several calls of :meth:`posterior`. On a CPU
@@ -190,9 +190,9 @@ class OutputLayer(nn.Module):
         prepared = None
         if prepare:
             prepared = self.kernel.prepare(theta.detach().to(compute_dtype(theta)))
-        return LookedUp(F.embedding(senses, self.weight), theta, usage, mask, senses, prepared)
+        return SenseLookup(F.embedding(senses, self.weight), theta, usage, mask, senses, prepared)
 
-    def posterior(self, found: LookedUp, contexts: Tensor) -> Tensor:
+    def posterior(self, found: SenseLookup, contexts: Tensor) -> Tensor:
         """Posterior of the senses of known words (Eq. 7), [..., K], 0 at padding, sums to 1.
 
         The words [...] are ``found`` by :meth:`look_up`. ``contexts`` [..., d] predicted them.

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_kerbs.output_layers.base import LookedUp, OutputLayer
+from fairseq_kerbs.output_layers.base import OutputLayer, SenseLookup
 from fairseq_kerbs.torch_compat import is_compiling
 
 
@@ -41,13 +41,13 @@ class ComposedEmbedding(nn.Module):
         # with one sense per word both weights are 1
         self.posterior = posterior and layer.total_senses > layer.vocab_size
 
-    def look_up(self, words: Tensor, prepare: bool = False) -> LookedUp:
+    def look_up(self, words: Tensor, prepare: bool = False) -> SenseLookup:
         """As :meth:`.OutputLayer.look_up`, with an empty mask for the padding word."""
         found = self.layer.look_up(words, prepare)
         return found._replace(mask=found.mask & words.ne(self.padding_idx).unsqueeze(-1))
 
     def compose(
-        self, found: LookedUp, contexts: Tensor | None = None, use_prior: Tensor | None = None
+        self, found: SenseLookup, contexts: Tensor | None = None, use_prior: Tensor | None = None
     ) -> Tensor:
         """Compose Σ_j q^j w^j from senses that are already looked up.
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fairseq_kerbs.kernels import Kernel, apply_kernel, compute_dtype, safe_norm
 from fairseq_kerbs.likelihood.compilation import call, worthwhile
 from fairseq_kerbs.likelihood.nll import NllOptions
-from fairseq_kerbs.output_layers.base import LookedUp, Losses, OutputLayer
+from fairseq_kerbs.output_layers.base import Losses, OutputLayer, SenseLookup
 from fairseq_kerbs.reallocation import (
     Moves,
     Policy,
@@ -197,7 +197,7 @@ class KerbsOutputLayer(OutputLayer):
     def log_prob(self) -> Tensor:
         return self.inventory.log_prob
 
-    def posterior(self, found: LookedUp, contexts: Tensor) -> Tensor:
+    def posterior(self, found: SenseLookup, contexts: Tensor) -> Tensor:
         """As :meth:`.OutputLayer.posterior`, by the fastest of three ways.
 
         Decoding uses the norms and θ that :meth:`log_probs` has prepared. Training position by
