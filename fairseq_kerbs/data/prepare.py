@@ -178,18 +178,6 @@ class ParallelText:
             for language in (self.source_lang, self.target_lang)
         }
 
-    @staticmethod
-    def settings_of_text() -> tuple[str, ...]:
-        """Settings by which more text can be prepared in the same way."""
-        return (
-            "source_moses",
-            "target_moses",
-            "lowercase",
-            "escape",
-            "bpe",
-            "vocabulary_threshold",
-        )
-
     @property
     def flags(self) -> dict[str, Any]:
         """All settings except the prefixes."""
@@ -423,7 +411,10 @@ def preparation_of(data: Path, language: str) -> tuple[dict[str, Any], Callable[
             f"{dest / NAME} does not describe how {data} was prepared; name a 'bin' folder that "
             "'fairseq-kerbs prepare' wrote from parallel text"
         )
-    missing = [name for name in ParallelText.settings_of_text() if name not in flags]
+    needed = ["source_moses", "target_moses", "lowercase", "escape", "bpe"]
+    if flags.get("bpe") != "none":
+        needed.append("vocabulary_threshold")
+    missing = [name for name in needed if name not in flags]
     if missing:
         raise UserError(
             f"{dest / NAME} does not tell {', '.join(missing)}; copy the file that 'fairseq-kerbs "

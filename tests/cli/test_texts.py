@@ -50,7 +50,15 @@ def test_advice_about_sentences_left_out_helps(
     commands: dict[str, list[object]] = {
         "detokenize": ["detokenize", "--lang", "en", generated],
         "score": ["score", "--hypotheses", generated, "--reference", text],
-        "examples": ["examples", "--source", text, "--system", f"a={generated}"],
+        "examples": [
+            "examples",
+            "--source",
+            text,
+            "--system",
+            f"a={generated}",
+            "--system",
+            f"b={text}",
+        ],
         "human-eval": [
             "human-eval",
             "export",

@@ -53,7 +53,7 @@ SELDOM = {
         "reallocation/algorithm1": "__init__ propose",
         "reallocation/authors_code": "propose",
         "reallocation/moves": "apply_moves reset_moments",
-        "reallocation/clusters": "propose describe",  # discriminants are of the CPU
+        "reallocation/clusters": "of propose describe",  # discriminants are of the CPU
         "reallocation/clustering": "place_senses cluster _k_means",
     }.items()
     for function in functions.split()
