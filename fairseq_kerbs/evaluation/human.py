@@ -101,8 +101,15 @@ def make_key(
         order = list(systems)
         rng.shuffle(order)
         for number, system in enumerate(order):
-            texts = shown(sources[index]), shown(systems[system][index])
-            answers.append(Answer(item, ascii_uppercase[number], index + 1, system, *texts))
+            answer = Answer(
+                item=item,
+                letter=ascii_uppercase[number],
+                line=index + 1,
+                system=system,
+                source=shown(sources[index]),
+                text=shown(systems[system][index]),
+            )
+            answers.append(answer)
     return Key(tuple(systems), tuple(answers), raters, seed)
 
 

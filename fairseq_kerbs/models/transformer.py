@@ -144,8 +144,9 @@ class _Transformer(KerbsModel):
     def build_decoder(cls, args: Any, tgt_dict: Any, embed_tokens: nn.Embedding | None) -> Any:
         """Build the decoder on a fresh output layer; fairseq's target embedding is left unused."""
         cfg: Any = transformer.TransformerConfig.from_namespace(args)
-        sizes = cfg.decoder.input_dim, cfg.decoder.output_dim
-        embed: Any = build_input_embedding(cfg, tgt_dict, *sizes, PassEmbedding)
+        embed: Any = build_input_embedding(
+            cfg, tgt_dict, cfg.decoder.input_dim, cfg.decoder.output_dim, PassEmbedding
+        )
         without_encoder = cls.target is not None or cfg.no_cross_attention
         return KerbsTransformerDecoder(cfg, tgt_dict, embed, no_encoder_attn=without_encoder)
 

@@ -98,13 +98,14 @@ def test_raw_text_is_told_from_tokens(line: str, is_tokenized: bool) -> None:
 def test_raw_text_with_spaces_before_its_marks_equals_itself(
     raw: str, tmp_path: Path, caplog: Log
 ) -> None:
-    for name in ("hypotheses", "reference"):
-        (tmp_path / name).write_text(f"{raw}\n", "utf-8")
-    paths = [tmp_path / "hypotheses"], [tmp_path / "reference"]
-    systems, references = read_systems(*paths, language="hi")
+    hypotheses = tmp_path / "hypotheses"
+    reference = tmp_path / "reference"
+    for path in (hypotheses, reference):
+        path.write_text(f"{raw}\n", "utf-8")
+    systems, references = read_systems([hypotheses], [reference], language="hi")
     assert [*systems.values()] == references == [raw.split("\n")]
-    paths[0][0].write_text(raw.replace(" ", "@@ ", 1) + "\n", "utf-8")
-    systems, _ = read_systems(*paths, language="en")
+    hypotheses.write_text(raw.replace(" ", "@@ ", 1) + "\n", "utf-8")
+    systems, _ = read_systems([hypotheses], [reference], language="en")
     assert not any("@@" in line for lines in systems.values() for line in lines)
     assert "has spaces before its marks" in caplog.text
 

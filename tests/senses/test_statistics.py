@@ -23,8 +23,9 @@ def test_one_token_at_a_time_is_the_printed_recursion(decay: float) -> None:
     for t in range(60):
         inventory.record(*probabilities_of(p, [t]))
         assert inventory.update(decay).item() == 1
-    start = [0.0] * p.vocab_size, [1.0 / 29] * 29
-    log_prob, usage = printed_statistics(*start, p.word_of_sense.tolist(), stream_of(p), decay)
+    log_prob, usage = printed_statistics(
+        [0.0] * p.vocab_size, [1.0 / 29] * 29, p.word_of_sense.tolist(), stream_of(p), decay
+    )
     torch.testing.assert_close(inventory.log_prob, torch.tensor(log_prob), rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(inventory.usage, torch.tensor(usage), rtol=1e-4, atol=1e-9)
 
@@ -36,10 +37,13 @@ def test_targets_of_one_update_enter_as_the_mean_over_their_orders() -> None:
     inventory.record(*probabilities_of(p, [0, 1]))
     inventory.record(*probabilities_of(p, [2, 3]))  # two batches, one update
     assert inventory.update(0.3).item() == 4
-    start = [-float(i) for i in range(11)], [1.0 / 29] * 29
+    log_prob_before = [-float(i) for i in range(11)]
+    usage_before = [1.0 / 29] * 29
     owners = p.word_of_sense.tolist()
     orders = itertools.permutations(stream_of(p))
-    results = [printed_statistics(*start, owners, [*order], 0.3) for order in orders]
+    results = [
+        printed_statistics(log_prob_before, usage_before, owners, [*order], 0.3) for order in orders
+    ]
     log_prob = torch.tensor([r[0] for r in results]).mean(0)
     usage = torch.tensor([r[1] for r in results]).mean(0)
     torch.testing.assert_close(inventory.log_prob, log_prob, rtol=1e-5, atol=1e-6)
