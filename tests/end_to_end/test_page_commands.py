@@ -50,7 +50,7 @@ NOT_RUN = {
     r"fairseq-hydra-train ": "tests/end_to_end/test_fairseq_commands.py runs it as printed",
     r"scripts/experiments/gold_labels\.py ": "reads a released list; tests/data/test_gold.py",
     r"torchrun |srun ": SEVERAL,
-    r"scripts/train\.sh .* --max-tokens 4096": GPU,
+    r"fairseq-kerbs train iwslt16/transformer_one_gpu .* --max-tokens 4096": GPU,
     r"fairseq-kerbs prepare-(iwslt16|dailydialog) ": RELEASED,
     r"fairseq-kerbs prepare-(lm1b|multi30k|wikitext2) ": DOWNLOADS,
 }
@@ -58,7 +58,7 @@ NOT_RUN = {
 
 SHORT = "--max-update 4 --max-tokens 400 --encoder-layers 1 --decoder-layers 1 --cpu"
 CUTS = {
-    r"fairseq-kerbs train \S*lstm\S* (?!.*--dry-run)": "--max-update 2 --hidden-size 8 --cpu",
+    r"fairseq-kerbs train \S*(lstm|gru)\S* (?!.*--dry-run)": "--max-update 2 --hidden-size 8 --cpu",
     r"(\.venv/bin/)?fairseq-kerbs train (?!.*--dry-run)": SHORT,
     r"fairseq-train ": SHORT,
     r"(fairseq-kerbs )?(fairseq-)?(generate|translate) ": "--beam 2 --max-len-b 9 --cpu",
@@ -273,8 +273,7 @@ BEFORE: dict[str, Callable[[Path], object]] = {
     "fairseq-kerbs train multi30k/transformer_softmax_senses DATA SAVE_DIR": begin_anew,
     "fairseq-kerbs convert softmax.pt": other_models,
     "fairseq-kerbs report MODEL": model_of_a_table,
-    "fairseq-kerbs train toy DATA/bin": (lambda folder: (folder / "DATA" / "bin").symlink_to(".")),
-    "scripts/train.sh": (
+    "fairseq-kerbs train iwslt16/transformer_one_gpu": (
         lambda folder: shutil.copytree(folder / "DATA", folder / "data" / "iwslt16" / "bin")
     ),
 }
