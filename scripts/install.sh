@@ -81,6 +81,7 @@ version_of() { "$venv_python" -m pip show "$1" 2>/dev/null | sed -n 's/^Version:
 if [[ -x $venv/bin/pip ]] && ! "$venv/bin/pip" --version >/dev/null 2>&1; then
   fail "programs of $venv do not run, as after a move: remove $PWD/$venv and run scripts/install.sh again"
 fi
+[[ -z $python ]] || command -v "$python" >/dev/null || fail "there is no program $python (--python)"
 if [[ -x $venv_python ]] && "$venv_python" -m pip --version >/dev/null 2>&1; then
   [[ -z $python || $("$python" --version) == $("$venv_python" --version) ]] \
     || fail "$venv holds $("$venv_python" --version), not $("$python" --version): remove it first"

@@ -5,8 +5,8 @@
 #
 # usage: scripts/quickstart.sh [FOLDER]
 #
-# Results go to FOLDER [quickstart/ in the checkout]. May be repeated: a step whose result is there
-# is not run again; remove FOLDER to start afresh.
+# Results go to FOLDER [quickstart/ in the checkout]. May be repeated: what is installed, prepared and
+# trained is kept, and the other steps run again. Remove FOLDER to start afresh.
 source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/environment.sh"
 
 case "${1:-}" in
@@ -18,6 +18,7 @@ esac
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 
 say() { printf '[quickstart] %s\n' "$*"; }
+now=1/7  # the step that runs
 
 # step TEXT COMMAND...
 step() {

@@ -6,9 +6,9 @@
     python scripts/benchmarks/price.py decode DATA softmax=softmax.pt converted=kerbs.pt
 
 The first contestant is the one that the others are divided by. ``NAME=CONFIG,FLAGS`` trains with
-flags after the configuration, ``NAME=CONFIG@FILE`` from the model of a file with senses, whose
---total-senses and --sense-bias are taken. All contestants run in one process, one after the other
-in every round, so that a busy machine slows all of them. Times are processor time, user and
+flags after the configuration, ``NAME=CONFIG@FILE`` from the model of a file with senses, with the
+--total-senses and --sense-bias of that file. All contestants run in one process, one after the
+other in every round, so that a busy machine slows all of them. Times are processor time, user and
 system: other programs hardly change it.
 """
 
@@ -52,13 +52,14 @@ Workload = Callable[[], int]
 def training_round(data: str, given: str, updates: int) -> Workload:
     """A trainer as fairseq-train builds it, and its first batches."""
     config, _, file = given.partition("@")
-    config, *more = config.split(",")
-    extra = shlex.split(" ".join(more))
+    config, _, more = config.partition(",")
+    extra = shlex.split(more)
     start: Any = None
     if file:
         start = torch.load(file, map_location="cpu", weights_only=False)
-        senses = str(start["cfg"]["model"].total_senses)
-        extra += ["--output-layer", "kerbs", "--total-senses", senses, "--sense-bias"]
+        settings = start["cfg"]["model"]
+        extra += ["--output-layer", "kerbs", "--total-senses", str(settings.total_senses)]
+        extra += ["--sense-bias"] if settings.sense_bias else []
         extra += ["--reallocation", "none"]
     experiment = load_experiment(find_configuration(Path(config)))
     flags = {**experiment.train, "save-dir": "unused", "cpu": True, "no-save": True}

@@ -781,9 +781,11 @@ def warm_up() -> None:
 def read_rows(path: Path) -> dict[Case, Row]:
     """Rows of an earlier run that need not be tried again: all but failures and refusals."""
     found = {}
-    for line in path.read_text("utf-8").splitlines() if path.is_file() else ():
+    lines = path.read_text("utf-8").split("\n") if path.is_file() else []
+    for line in lines[:-1]:  # what follows the last line break was not written to its end
         row = json.loads(line)
-        case = Case(**{**row.pop("case"), "company": tuple(json.loads(line)["case"]["company"])})
+        values = row.pop("case")
+        case = Case(**{**values, "company": tuple(values["company"])})
         if not row["outcome"].startswith(("fails", "refused")):
             found[case] = Row(case, **row)
     return found
@@ -857,7 +859,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for case in all_cases(program.name, model)
         if not args.option or case.option[2:] in args.option
     ]
+    tried_options = {case.option[2:] for case in cases}
+    unknown = [option for option in args.option or () if option not in tried_options]
+    if unknown:
+        raise SystemExit(f"options.py: --option {unknown[0]}: the programs have no such option")
     cases = cases[:: args.every]
+    partial = bool(args.program or args.model or args.option or args.every > 1)
+    if partial and (args.folder / "options.csv").exists():
+        raise SystemExit(
+            f"options.py: {args.folder}/options.csv exists, and these are not all cases; name "
+            "another folder"
+        )
     done = read_rows(args.rows) if args.rows is not None else {}
     with tempfile.TemporaryDirectory(prefix="fairseq-kerbs-options-") as temporary:
         work = Path(temporary).resolve()

@@ -87,9 +87,14 @@ def words_of_models(checkpoints: Sequence[Path], symbols: Sequence[str]) -> Data
         log_prob = model.get(f"{INVENTORY}.log_prob")
         if log_prob is None or len(log_prob) != len(symbols):
             raise UserError(f"{path} is no KerBS model with the {len(symbols)} words of --dict")
-        threshold = plain_settings(state["cfg"]["model"]).get("log_prob_threshold")
-        if threshold is None:
-            raise UserError(f"{path} was not trained with --reallocation paper, which has an ε")
+        settings = plain_settings(state["cfg"]["model"])
+        policy = settings.get("reallocation")
+        if policy != "paper":
+            raise UserError(
+                f"{path} was trained with --reallocation {policy}; name models of --reallocation "
+                "paper, which has an ε"
+            )
+        threshold = settings["log_prob_threshold"]
         counts = model[f"{INVENTORY}.word_of_sense"].bincount(minlength=len(symbols))
         tables.append(
             DataFrame(

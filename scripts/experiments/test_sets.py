@@ -18,6 +18,7 @@ seed. The first system is the baseline: seed k of another one is compared with i
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -36,6 +37,7 @@ from fairseq_kerbs.evaluation.bleu import bleu_metric, corpus_scores, paired_boo
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 
+CHECKOUT = Path(__file__).resolve().parents[2]
 TOGETHER = "all"
 Row = dict[str, Any]
 
@@ -96,10 +98,14 @@ def translate(configuration: str, data: str, folder: str, lines: Sequence[str]) 
     """
     command = [sys.executable, "-m", "fairseq_kerbs.cli", "translate", configuration, data, folder]
     text = "".join(f"{line}\n" for line in lines)
-    done = subprocess.run(command, input=text, stdout=subprocess.PIPE, text=True, check=False)
+    paths = [str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run(
+        command, input=text, stdout=subprocess.PIPE, text=True, check=False, env=environment
+    )
     if done.returncode != 0:
         raise UserError(f"{folder}: translate ended with status {done.returncode}; see above")
-    found = done.stdout.splitlines()
+    found = done.stdout.removesuffix("\n").split("\n")
     if len(found) != len(lines):
         raise UserError(f"{folder}: {len(found)} translations of {len(lines)} lines")
     return found

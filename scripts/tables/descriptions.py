@@ -60,7 +60,7 @@ _FLAGS_OF_EVAL_LM = ("task", "sample-break-mode", "tokens-per-sample")
 
 @dataclass(frozen=True)
 class Run:
-    """A training and its evaluation. Runs with equal training flags share a folder."""
+    """A training and its evaluation. Runs of equal row, configuration and flags share a folder."""
 
     table: Mapping[str, Any]
     column: str
@@ -215,9 +215,10 @@ def select_runs(
     """Select runs whose data exist, by the flags of ``scripts/reproduce_tables.sh``.
 
     With ``finished`` (not empty) only runs with an output are selected. Returns the runs, and a
-    sentence about each missing data set. Unknown tables and patterns raise a UserError.
+    sentence about each missing data set. A table that is named twice counts once. Unknown tables
+    and patterns, and two tables of one name, raise a UserError.
     """
-    runs = [run for table in map(load_table, tables) for run in plan_runs(table, scale)]
+    runs = [run for table in _different_tables(tables) for run in plan_runs(table, scale)]
     if not runs:
         raise UserError(f"{', '.join(tables)} has no --scale {scale}: give the other one")
     labels = [run.label for run in runs]
@@ -240,7 +241,28 @@ def select_runs(
             missing[run.prepared] = " ".join(text.split())
         elif not finished or Path(work, run.output).exists():
             selected.append(run)
+    present = {run.label for run in selected}
+    for run in [each for each in selected if each.table["kind"] == "neighbours"]:
+        if run.baseline not in present:
+            selected.remove(run)
+            missing[run.baseline] = (
+                f"{run.baseline} has not finished, beside which the rows of {run.table['name']} "
+                "are counted. They are left out"
+            )
     return selected, list(missing.values())
+
+
+def _different_tables(names: Sequence[str]) -> list[dict[str, Any]]:
+    """Descriptions by name or path, each once. Two files of one name raise a UserError."""
+    tables = dict[str, dict[str, Any]]()
+    for table in map(load_table, names):
+        other = tables.setdefault(table["name"], table)
+        if not table["file"].samefile(other["file"]):
+            raise UserError(
+                f"--table: {other['file']} and {table['file']} have the same name, by which their "
+                "results are stored. Rename one of them"
+            )
+    return list(tables.values())
 
 
 def has_ratings(table: Mapping[str, Any]) -> bool:

@@ -39,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "or a file with a description. Repeat the flag for several tables [all]"
     )
     add("--table", action="append", metavar="TABLE", help=text)
-    text = "full: the papers' sizes. small: runs of at most 95 minutes on one core [%(default)s]"
+    text = "full: the papers' sizes. small: runs of at most 95 minutes with one thread each, two "
+    text += "at a time on two cores [%(default)s]"
     add("--scale", choices=("full", "small"), default="small", help=text)
     for name, folder, text in (
         ("--corpora", "data", "folder of raw corpora, see configs/tables/data.yaml"),
@@ -130,7 +131,7 @@ def _run_snakemake(args: argparse.Namespace, extra: Sequence[str]) -> int:
         command += ["--cores", str(jobs * threads)]
     elif args.jobs:
         command += ["--jobs", str(jobs)]
-    if planned:  # else tables of another --work, which are there already, would be up to date
+    if not _is_of_this_work(args.results, args.work, note=not args.dry_run):
         command += ["--forcerun", "score", "table"]
     if args.dry_run:
         command += ["--dry-run", "--printshellcmds"]
@@ -142,6 +143,23 @@ def _run_snakemake(args: argparse.Namespace, extra: Sequence[str]) -> int:
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with lock or nullcontext(), Progress(runs, args.work, jobs, shown=lock is not None):
         return run_program([*command, *extra], keep_open=lock) or int(bool(missing))
+
+
+def _is_of_this_work(results: Path, work: Path, note: bool) -> bool:
+    """Tell whether the tables in the folder of results are those of a folder of runs.
+
+    To Snakemake, tables of another ``--work`` would be up to date. With ``note`` the name of this
+    one is written into the folder of results, where it is an input of all tables. The time is
+    written with it, because Snakemake takes a file with the same content for the same.
+    """
+    origin = results / ".work"
+    if origin.is_file() and json.loads(origin.read_text("utf-8"))["work"] == str(work.absolute()):
+        return True
+    if note:
+        results.mkdir(parents=True, exist_ok=True)
+        content = {"work": str(work.absolute()), "since": time.time()}
+        origin.write_text(json.dumps(content), "utf-8")
+    return False
 
 
 def lock_folder(work: Path) -> IO[str]:

@@ -5,7 +5,7 @@
 answer=$(scontrol --oneliner show job "$1" 2>&1)
 case $answer in
   *JobState=*) state=$(sed 's/.*JobState=\([A-Z_]*\).*/\1/' <<<"$answer") ;;
-  *'Invalid job id'*) state=$(sacct --noheader --allocations --format=State --jobs "$1" 2>/dev/null) ;;
+  *'Invalid job id'*) state=$(sacct --noheader --parsable2 --allocations --format=State --jobs "$1" 2>/dev/null) ;;
   *) state=RUNNING ;;  # the controller does not answer now
 esac
 case $state in

@@ -27,7 +27,9 @@ def rows_of(file: Path) -> list[dict[str, str]]:
 def test_trainings_alternate_beside_a_softmax(
     configuration: Path, tiny_work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    contestants = [f"softmax={configuration},--output-layer softmax", f"kerbs={configuration}"]
+    # a value may have a comma
+    flags = "--output-layer softmax --adam-betas '(0.9, 0.98)'"
+    contestants = [f"softmax={configuration},{flags}", f"kerbs={configuration}"]
     output = tmp_path / "rows.csv"
     sizes = [
         "--rounds",

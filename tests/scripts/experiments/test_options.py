@@ -60,6 +60,23 @@ def test_a_sample_of_the_table_comes_out_the_same(tmp_path: Path) -> None:
         assert row["outcome"] == recorded["outcome"], row
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--option", "lrr"], "--option lrr: the programs have no such option"),
+        (["--option", "lr"], "options.csv exists, and these are not all cases"),
+        (["--every", "50"], "options.csv exists, and these are not all cases"),
+    ],
+)
+def test_a_part_of_the_cases_does_not_replace_the_table(
+    words: list[str], sentence: str, tmp_path: Path
+) -> None:
+    (tmp_path / "options.csv").write_text("all\n")
+    with pytest.raises(SystemExit, match=sentence):
+        options.main([str(tmp_path), *words])
+    assert (tmp_path / "options.csv").read_text() == "all\n"
+
+
 def option(*names: str, **how: object) -> argparse.Action:
     return argparse.ArgumentParser().add_argument(*names, **how)  # type: ignore[arg-type]
 
@@ -115,6 +132,9 @@ def test_rows_are_kept_but_for_failures(tmp_path: Path) -> None:
     other = Case("fairseq-train", "lstm_kerbs", "--seed", "7")
     rows = [Row(case, "works", "", {"ours": "log"}), Row(other, "fails in stock", "why")]
     (tmp_path / "rows").write_text("".join(f"{row.as_json()}\n" for row in rows))
+    assert options.read_rows(tmp_path / "rows") == {case: rows[0]}
+    with (tmp_path / "rows").open("a") as stream:
+        stream.write(f"{rows[0].as_json()[:40]}")  # a row that was not written to its end
     assert options.read_rows(tmp_path / "rows") == {case: rows[0]}
     assert options.read_rows(tmp_path / "none") == {}
     options.write_table(rows, tmp_path)

@@ -6,7 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts.experiments.sense_counts import HALVES, RULES, Case, compare, half_of, main
+from scripts.experiments.sense_counts import (
+    HALVES,
+    HAS_DIPTEST,
+    RULES,
+    Case,
+    compare,
+    half_of,
+    main,
+)
 from tests.helpers.cli import Capsys
 from tests.helpers.tiny_checkpoint import binarized_corpus, fairseq_train
 
@@ -94,6 +102,8 @@ def test_the_script_compares_rules_of_a_trained_model(tmp_path: Path, capsys: Ca
     with (tmp_path / "out" / "words.csv").open() as stream:
         found = list(csv.DictReader(stream))
     assert {row["word"] for row in found} == {"the", "a"}
+    said = "the dip test is left out" in capsys.readouterr().err
+    assert ("dip test" in {row["rule"] for row in found}) == HAS_DIPTEST != said
     one = [row for row in found if row["rule"] == "one sense per word"]
     assert all(0.6 < float(row["f"]) < 0.75 for row in one)  # two halves: precision ½, recall 1
     gold.write_text("0\t0\tnothing\tx\n")

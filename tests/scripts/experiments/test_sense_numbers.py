@@ -44,7 +44,7 @@ def write_words(path: Path) -> None:
     DataFrame(rows).to_csv(path, index=False)
 
 
-def write_model(path: Path, threshold: float | None = -100.0) -> None:
+def write_model(path: Path, policy: str = "paper") -> None:
     """A KerBS model: log P is −frequency, and the number of senses as rule "before" has it."""
     counts = [1] * 4 + [1 + i // 2 for i, _ in PAIRS]
     log_prob = [0.0] * 4 + [-float(FREQUENCIES[i]) for i, _ in PAIRS]
@@ -54,7 +54,7 @@ def write_model(path: Path, threshold: float | None = -100.0) -> None:
         ),
         f"{INVENTORY}.log_prob": torch.tensor(log_prob),
     }
-    settings: dict[str, Any] = {} if threshold is None else {"log_prob_threshold": threshold}
+    settings = {"reallocation": policy, "log_prob_threshold": -100.0}
     torch.save({"cfg": {"model": settings}, "model": model}, path)
 
 
@@ -163,7 +163,10 @@ def test_a_correlation_is_that_of_residuals() -> None:
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (lambda folder: write_model(folder / "kerbs1.pt", None), "not trained with --reallocation"),
+        (
+            lambda folder: write_model(folder / "kerbs1.pt", "clusters"),
+            "kerbs1.pt was trained with --reallocation clusters; name models of",
+        ),
         (lambda folder: (folder / "dict.en.txt").write_text("a 1\n"), "no KerBS model with the 5"),
         (lambda folder: (folder / "words.csv").unlink(), "words.csv"),
     ],

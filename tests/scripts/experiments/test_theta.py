@@ -41,7 +41,7 @@ def test_theta_of_a_word_is_weighted_by_usage(trained: tuple[Path, Path]) -> Non
     assert [row["theta_broad"] for row in rows] == pytest.approx([expected, float(a[0])])
     assert [row["theta_narrow"] for row in rows] == pytest.approx([float(a[0]), expected])
     assert (summary["pairs"], summary["broad word has the larger theta"]) == (2, 1)
-    assert summary["p"] == pytest.approx(1.0)
+    assert not [name for name in summary if name.startswith("p ") or name == "p"]
 
 
 def test_the_script_writes_pairs_and_a_summary(
@@ -54,7 +54,7 @@ def test_the_script_writes_pairs_and_a_summary(
     assert "broad word has the larger theta 6" in capsys.readouterr().out
     with (tmp_path / "summary.csv").open() as stream:
         [found] = csv.DictReader(stream)
-    assert float(found["p"]) == pytest.approx(2 / 2**6)  # six heads or six tails
+    assert found["pairs"] == "6"
     with (tmp_path / "rows.csv").open() as stream:
         assert len(list(csv.DictReader(stream))) == 6
 

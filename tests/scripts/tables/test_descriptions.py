@@ -17,7 +17,7 @@ from fairseq_kerbs.kernels import KERNELS, build_kernel
 from fairseq_kerbs.models import PRESETS
 from fairseq_kerbs.models.config import KerbsConfig
 from fairseq_kerbs.utils.errors import UserError
-from scripts.tables.descriptions import NAMES, OTHERS, load_table, select_runs
+from scripts.tables.descriptions import NAMES, OTHERS, TABLES, load_table, select_runs
 from tests.helpers.cli import parsed
 from tests.helpers.gao_reference import NINE
 from tests.helpers.tables import OWN, runs_of
@@ -224,3 +224,39 @@ def test_runs_beside_a_baseline_have_it_with_them(tmp_path: Path) -> None:
     lin, mixture = runs
     assert (lin.row, mixture.row) == ("lin", "mix_big")
     assert mixture.output == f"{mixture.folder}/neighbours_{Path(lin.folder).name}.json"
+
+    # what is counted beside an unfinished baseline is left out of a report
+    output = tmp_path / mixture.output
+    output.parent.mkdir(parents=True)
+    output.touch()
+    runs, missing = select_runs(*given, finished="yes")
+    assert runs == []
+    assert [sentence for sentence in missing if sentence.startswith("gao4/lm/lin/s1 has not")]
+    (tmp_path / lin.output).parent.mkdir(parents=True)
+    (tmp_path / lin.output).touch()
+    runs, missing = select_runs(*given, finished="yes")
+    assert [run.row for run in runs] == ["lin", "mix_big"]
+    assert missing == []
+
+
+def test_a_table_that_is_named_twice_counts_once(tmp_path: Path) -> None:
+    (tmp_path / "multi30k").mkdir()
+    given = "small", str(tmp_path), str(tmp_path)
+    once, _ = select_runs(["2"], *given)
+    for names in (["2", "2"], ["2", "table2"], ["2", str(TABLES / "table2.yaml")]):
+        twice, _ = select_runs(names, *given)
+        assert [run.label for run in twice] == [run.label for run in once]
+    other = tmp_path / "table2.yaml"
+    other.write_text(OWN)
+    with pytest.raises(UserError, match="have the same name"):
+        select_runs(["2", str(other)], *given)
+
+
+def test_a_part_of_the_text_is_not_taken_for_the_whole(tmp_path: Path) -> None:
+    """The folder with a tenth of IWSLT'16 is no source of the tables of full size."""
+    (tmp_path / "iwslt16-de-en").mkdir()
+    runs, missing = select_runs(["2"], "full", str(tmp_path), str(tmp_path))
+    assert [run for run in runs if run.column == "mt"] == []
+    assert any("2016-01.tgz" in sentence for sentence in missing)
+    runs, _ = select_runs(["layers"], "small", str(tmp_path), str(tmp_path))
+    assert {run.column for run in runs} == {"iwslt"}

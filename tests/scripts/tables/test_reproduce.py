@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -318,8 +319,8 @@ def test_gao2_and_gao4_on_a_small_text(folder: Path) -> None:
 @pytest.mark.slow
 def test_the_script_writes_scores_of_people_into_the_table(scored: Path, tmp_path: Path) -> None:
     """From finished runs: the table is written again when the scores change, or are left out."""
-    people = "columns:\n  people: {metric: human, paper: {softmax: 1.2, kerbs: 1.4}}"
-    pair = PAIR.replace("columns:", people).replace("metric: bleu4", "metric: bleu1")
+    column = "columns:\n  people: {metric: human, paper: {softmax: 1.2, kerbs: 1.4}}"
+    pair = PAIR.replace("columns:", column).replace("metric: bleu4", "metric: bleu1")
     for name, text in {"kerbs": TINY, "data": DATA, "pair": pair}.items():
         (tmp_path / f"{name}.yaml").write_text(text)
     work = tmp_path / "runs" / "tables"
@@ -338,12 +339,26 @@ def test_the_script_writes_scores_of_people_into_the_table(scored: Path, tmp_pat
     def written(*words: str) -> str:
         script(tmp_path, "--table", "pair.yaml", "--report-only", *words)
         table = (tmp_path / "runs" / "results" / "pair_small.md").read_text()
-        return table.partition("## people: human score")[2].partition("## mt")[0]
+        return table.partition("## people: human score")[2]
 
-    assert cells_of(written("--human", "scores.json"), "KerBS")[:4] == ["1.50", "0.53", "8", "1.4"]
+    def people(*words: str) -> list[str]:
+        return cells_of(written(*words).partition("## mt")[0], "KerBS")[:4]
+
+    assert people("--human", "scores.json") == ["1.50", "0.53", "8", "1.4"]
     scored.write_text(scored.read_text().replace('"mean": 1.5', '"mean": 1.25'))
-    assert cells_of(written("--human", "scores.json"), "KerBS")[0] == "1.25"
-    assert cells_of(written(), "KerBS")[:4] == ["", "", "", "1.4"]
+    assert people("--human", "scores.json")[0] == "1.25"
+    assert people() == ["", "", "", "1.4"]
+
+    # the page is written again for another title, and for another folder of runs, there and back
+    first = written()
+    (tmp_path / "pair.yaml").write_text(pair.replace("title: Figures", "title: Others"))
+    assert "scoring pair" in script(tmp_path, "--table", "pair.yaml", "--report-only", "--dry-run")
+    (tmp_path / "pair.yaml").write_text(pair)
+    shutil.copytree(work, tmp_path / "other")
+    (tmp_path / "other" / "data" / "parallel" / "reference").write_text("kerbs 1\n" * 60)
+    assert written("--work", "other") != first
+    assert written() == first
+
     results = tmp_path / "runs" / "results"
     sheets = list((results / "sheets_small").iterdir())
     assert sorted(sheet.name for sheet in sheets) == ["rater1.csv", "rater2.csv", "rater3.csv"]
@@ -357,6 +372,38 @@ def test_the_script_writes_scores_of_people_into_the_table(scored: Path, tmp_pat
     written()
     assert sheets[0].read_text() == f"{shown}filled in\n"
     assert (results / "sheets_small_key.json").read_text() == key
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ("COMPLETED", "success"),
+        ("RUNNING", "running"),
+        ("PENDING", "running"),
+        ("FAILED", "failed"),
+        ("CANCELLED by 0", "failed"),
+        ("TIMEOUT", "failed"),
+        ("", "failed"),
+    ],
+)
+def test_sacct_tells_the_state_of_a_job_that_scontrol_has_forgotten(
+    state: str, said: str, tmp_path: Path
+) -> None:
+    """Both programs stand in. Without --parsable2, sacct pads its columns."""
+    programs = {
+        "scontrol": "echo slurm_load_jobs error: Invalid job id specified; exit 1",
+        "sacct": f"case \"$*\" in *--parsable2*) echo '{state}' ;; *) echo '{state:>10}' ;; esac",
+    }
+    for name, text in programs.items():
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        program.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    script = ROOT / "configs" / "snakemake" / "slurm" / "status.sh"
+    done = subprocess.run(
+        [script, "7"], env={**os.environ, "PATH": path}, capture_output=True, text=True
+    )
+    assert done.stdout == f"{said}\n"
 
 
 @pytest.mark.slow
@@ -379,6 +426,37 @@ def test_every_training_is_a_job_of_slurm(folder: Path) -> None:
     for part in ("gres:gpu:1", "MinMemoryNode=32000M", "TimeLimit=1-00:00:00"):
         assert part in asked
     assert unknown.stdout == "failed\n"
+
+
+def test_tables_of_another_work_folder_are_written_again(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """What Snakemake is asked to repeat, and the file that stays newer than former tables."""
+    (tmp_path / "multi30k").mkdir()
+    repeated = []
+
+    def run_program(command: list[str], keep_open: object) -> int:
+        repeated.append("--forcerun" in command)
+        return 0
+
+    monkeypatch.setattr(reproduce, "run_program", run_program)
+    origin = tmp_path / "results" / ".work"
+
+    def run(work: str, *more: str) -> None:
+        words = ["--table", "5", "--corpora", tmp_path, "--results", tmp_path / "results"]
+        assert reproduce.main([*map(str, words), "--work", str(tmp_path / work), *more]) == 0
+
+    run("first", "--dry-run")
+    assert not origin.exists()
+    run("first")
+    written = origin.read_text()
+    run("first")
+    run("second", "--dry-run")
+    assert origin.read_text() == written
+    run("second")
+    run("first")
+    assert origin.read_text() != written  # for the same folder, but later
+    assert repeated == [True, True, False, True, True, True]
 
 
 def test_progress_corrects_the_plan_by_what_was_measured(
