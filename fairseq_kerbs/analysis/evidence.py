@@ -21,8 +21,10 @@ from fairseq_kerbs.analysis.words import has_letter, of_sentencepiece
 from fairseq_kerbs.checkpoints.contexts import TAG_OF_A_LINE, batches
 from fairseq_kerbs.data.gold import STEMMERS, Occurrence, merge_forms, occurrence_of, stemmer
 from fairseq_kerbs.data.languages import base_language
-from fairseq_kerbs.reallocation.clustering import Clustering, ContextSample, NumberOfSenses
+from fairseq_kerbs.reallocation.context_sample import ContextSample
 from fairseq_kerbs.reallocation.evidence import LEAST_INFORMATION, number_of_senses
+from fairseq_kerbs.reallocation.kmeans import Clustering
+from fairseq_kerbs.reallocation.placement import NumberOfSenses
 from fairseq_kerbs.senses.partitions import Integers
 
 WINDOW = 4  # words on either side that are neighbours

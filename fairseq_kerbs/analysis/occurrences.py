@@ -23,7 +23,7 @@ from fairseq_kerbs.checkpoints.contexts import (
     teacher_forced,
 )
 from fairseq_kerbs.output_layers import OutputLayer
-from fairseq_kerbs.reallocation.clustering import ContextSample
+from fairseq_kerbs.reallocation.context_sample import ContextSample
 
 TOKENS_FOR_NAMES = 250_000
 """Approximate number of tokens that are read for the names of senses."""

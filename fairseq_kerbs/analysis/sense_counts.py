@@ -34,7 +34,9 @@ from fairseq_kerbs.analysis.occurrences import Text
 from fairseq_kerbs.analysis.words import has_letter, sense_numbers
 from fairseq_kerbs.data.gold import GoldSenses, occurrence_of
 from fairseq_kerbs.output_layers import OutputLayer
-from fairseq_kerbs.reallocation.clustering import ContextSample, cluster, whiten
+from fairseq_kerbs.reallocation.context_sample import ContextSample
+from fairseq_kerbs.reallocation.kmeans import cluster
+from fairseq_kerbs.reallocation.placement import whiten
 from fairseq_kerbs.senses.partitions import Integers, bcubed, paired
 
 LEAST_LABELS = 25

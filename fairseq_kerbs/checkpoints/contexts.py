@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.reallocation.clustering import LEAST_CONTEXTS, ContextSample
+from fairseq_kerbs.reallocation.context_sample import LEAST_CONTEXTS, ContextSample
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.progress import progress
 

@@ -4,7 +4,7 @@ The converted model has the settings and parameters of the softmax model. At θ 
 inner product (Eq. 9), so a word with one sense keeps its logit. Senses of a word that share its
 embedding, with log(share) added to the bias, keep its probability (Eq. 4). This is verified on
 random sentences. Then the senses are placed on clusters of contexts
-(:mod:`fairseq_kerbs.reallocation.clustering`), which changes probabilities slightly.
+(:mod:`fairseq_kerbs.reallocation.placement`), which changes probabilities slightly.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ from fairseq_kerbs.checkpoints.contexts import loss_in_bits, sample_split
 from fairseq_kerbs.checkpoints.finetuning import finetuning_flags
 from fairseq_kerbs.checkpoints.reading import Checkpoint, open_checkpoint, plain_settings
 from fairseq_kerbs.configurations import Flags
-from fairseq_kerbs.reallocation.clustering import (
-    LEAST_CONTEXTS,
-    ContextSample,
+from fairseq_kerbs.reallocation.context_sample import LEAST_CONTEXTS, ContextSample
+from fairseq_kerbs.reallocation.placement import (
     NumberOfSenses,
     Placement,
     PlacementSettings,

@@ -148,13 +148,13 @@ def contexts(
     if folder:
         if text is None:
             raise UserError(f"--text is missing, which {path} needs")
-        from fairseq_kerbs.cli.contexts import contexts_of_words
+        from fairseq_kerbs.cli.plot_contexts import contexts_of_words
 
         drawn = contexts_of_words(path, text, panels, most, projection, 1 if seed is None else seed)
     else:
         if data is None:
             raise UserError(f"--data is missing, which {path} needs")
-        from fairseq_kerbs.cli.contexts import contexts_by_sense
+        from fairseq_kerbs.cli.plot_contexts import contexts_by_sense
 
         word = _one_word(panels)
         trained = read_model(path, data, trust=trust_checkpoint)

@@ -22,13 +22,9 @@ from fairseq_kerbs.reallocation import (
     build_policy,
     reallocate,
 )
-from fairseq_kerbs.reallocation.clustering import (
-    LEAST_CONTEXTS,
-    ContextSample,
-    Progress,
-    no_progress,
-)
 from fairseq_kerbs.reallocation.clusters import spare_senses
+from fairseq_kerbs.reallocation.context_sample import LEAST_CONTEXTS, ContextSample
+from fairseq_kerbs.reallocation.placement import Progress, no_progress
 from fairseq_kerbs.senses import SenseInventory, SenseTable
 from fairseq_kerbs.torch_compat import is_compiling
 

@@ -3,7 +3,7 @@
 In the paper a word should have as many senses as its contexts have clusters. Algorithm 1 instead
 looks at how well a word is predicted. If the context determines the word, as in translation, no
 gradient separates its senses, and in many words one of them takes all occurrences. This policy
-samples contexts during training and places senses by :mod:`.clustering`.
+samples contexts during training and places senses by :mod:`.placement`.
 
 A placement needs one vector w and bias b per word. Let g(h) be the log of the word's unnormalized
 probability (Eq. 4). For a word with several senses w is the mean gradient of g, and b preserves the
@@ -34,13 +34,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_kerbs.kernels import KERNELS, Kernel, kernel_logits
-from fairseq_kerbs.reallocation.clustering import (
-    LEAST_CONTEXTS,
-    ContextSample,
-    PlacementSettings,
-    place_senses,
-)
+from fairseq_kerbs.reallocation.context_sample import LEAST_CONTEXTS, ContextSample
 from fairseq_kerbs.reallocation.moves import Moves, SenseState
+from fairseq_kerbs.reallocation.placement import PlacementSettings, place_senses
 from fairseq_kerbs.reallocation.policy import DefaultSchedule, Policy, setting
 from fairseq_kerbs.senses.statistics import LEAST_USAGE
 

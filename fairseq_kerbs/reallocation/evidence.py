@@ -25,7 +25,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fairseq_kerbs.reallocation.clustering import Clustering
+from fairseq_kerbs.reallocation.kmeans import Clustering
 from fairseq_kerbs.senses.partitions import Integers, bcubed
 
 LEAST_INFORMATION = 0.2

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.kernels import Kernel, build_kernel
-from fairseq_kerbs.reallocation.clustering import ContextSample, Progress, no_progress
+from fairseq_kerbs.reallocation.context_sample import ContextSample
+from fairseq_kerbs.reallocation.placement import Progress, no_progress
 from fairseq_kerbs.senses import SenseInventory
 
 

@@ -29,7 +29,7 @@ from fairseq_kerbs.configurations import (
 )
 from fairseq_kerbs.program_checks import check_flags, check_languages
 from fairseq_kerbs.programs import TRAIN, Call, check_form, flags_of_part, read_call
-from fairseq_kerbs.reallocation.clustering import LEAST_CONTEXTS
+from fairseq_kerbs.reallocation.context_sample import LEAST_CONTEXTS
 from fairseq_kerbs.training.curve import Continued
 from fairseq_kerbs.utils.checkpoint_files import LAST, check_whole
 from fairseq_kerbs.utils.dictionaries import read_dictionary

@@ -45,13 +45,14 @@ from fairseq_kerbs.checkpoints.conversion import read_softmax_model
 from fairseq_kerbs.cli.output import write_output
 from fairseq_kerbs.cli.parameters import FILE, Command
 from fairseq_kerbs.cli.program import main as run
-from fairseq_kerbs.reallocation.clustering import cluster, whiten
 from fairseq_kerbs.reallocation.evidence import (
     LEAST_INFORMATION,
     LEAST_LABELLED,
     information,
     number_of_senses,
 )
+from fairseq_kerbs.reallocation.kmeans import cluster
+from fairseq_kerbs.reallocation.placement import whiten
 from fairseq_kerbs.senses.partitions import Integers, bcubed
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.progress import progress

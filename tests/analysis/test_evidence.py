@@ -10,7 +10,8 @@ import torch
 from fairseq_kerbs.analysis import evidence
 from fairseq_kerbs.analysis.evidence import ParallelLines, number_by_evidence, source_numbers
 from fairseq_kerbs.checkpoints.contexts import TAG_OF_A_LINE
-from fairseq_kerbs.reallocation.clustering import Clustering, ContextSample
+from fairseq_kerbs.reallocation.context_sample import ContextSample
+from fairseq_kerbs.reallocation.kmeans import Clustering
 from tests.helpers.cli import Patch
 from tests.helpers.fairseq_fixtures import dictionary
 

@@ -26,7 +26,7 @@ from fairseq_kerbs.kernels import KERNELS
 from fairseq_kerbs.likelihood.chunks import chunk_size
 from fairseq_kerbs.likelihood.mixture import Mixture, _chunks
 from fairseq_kerbs.output_layers import KerbsOutputLayer, MixtureOutputLayer, SoftmaxOutputLayer
-from fairseq_kerbs.reallocation import clustering
+from fairseq_kerbs.reallocation import context_sample, kmeans
 from scripts.benchmarks.comparison import compare
 from scripts.benchmarks.contestants import entries
 from tests.helpers.cli import Patch
@@ -38,7 +38,7 @@ from tests.helpers.tiny_trainings import FLAGS as TINY
 
 EVERY_UPDATE = {"models/recurrent.py:forward"}  # cuDNN wants lengths on the CPU; so does fairseq
 # which targets count; and words and contexts go to the sample, which is on the CPU
-SAMPLING = {"output_layers/kerbs.py:_nll", "reallocation/clustering.py:add"}
+SAMPLING = {"output_layers/kerbs.py:_nll", "reallocation/context_sample.py:add"}
 DECODING = {"output_layers/decoding.py:of"}  # the order of senses: once a model, not each step
 SELDOM = {
     f"{file}.py:{function}"
@@ -54,7 +54,8 @@ SELDOM = {
         "reallocation/authors_code": "propose",
         "reallocation/moves": "apply_moves reset_moments",
         "reallocation/clusters": "of propose describe",  # discriminants are of the CPU
-        "reallocation/clustering": "place_senses cluster _k_means",
+        "reallocation/placement": "place_senses",
+        "reallocation/kmeans": "cluster _k_means",
     }.items()
     for function in functions.split()
 }
@@ -64,8 +65,8 @@ SELDOM = {
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: Patch) -> None:
     with_memory(monkeypatch, 80 << 30)
-    monkeypatch.setattr(clustering, "LEAST_CONTEXTS", 2)
-    monkeypatch.setattr(clustering, "CONTEXTS_A_SENSE", 1)
+    monkeypatch.setattr(context_sample, "LEAST_CONTEXTS", 2)
+    monkeypatch.setattr(kmeans, "CONTEXTS_A_SENSE", 1)
 
 
 def ours() -> set[str]:
@@ -219,7 +220,7 @@ def test_contexts_for_clusters_are_sampled_on_the_gpu(name: str, monkeypatch: Pa
         model = make_model(name, task)
         dim = model.decoder.output.embed_dim
         counts = torch.full((len(task.target_dictionary),), 9)
-        sample = clustering.ContextSample(counts, dim, 9, 9999)
+        sample = context_sample.ContextSample(counts, dim, 9, 9999)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: on)
         with RehearsedGpu() if on else nullcontext():
             loss = contexts.loss_in_bits(model, task, "valid")

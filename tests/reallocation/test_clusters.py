@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fairseq_kerbs.kernels import kernel_logits
 from fairseq_kerbs.output_layers import KerbsOutputLayer
-from fairseq_kerbs.reallocation import Clusters, ReallocationSettings, clustering
+from fairseq_kerbs.reallocation import Clusters, ReallocationSettings, context_sample, kmeans
 from fairseq_kerbs.reallocation.clusters import joined_senses, spare_senses
 
 DIM = 6
@@ -180,8 +180,8 @@ def test_a_checkpoint_holds_the_sample_and_resumes_exactly() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_many_placements_keep_every_number(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each word keeps 1 to K senses, all of them together stay M, words without contexts theirs."""
-    monkeypatch.setattr(clustering, "LEAST_CONTEXTS", 6)
-    monkeypatch.setattr(clustering, "CONTEXTS_A_SENSE", 3)
+    monkeypatch.setattr(context_sample, "LEAST_CONTEXTS", 6)
+    monkeypatch.setattr(kmeans, "CONTEXTS_A_SENSE", 3)
     most = 2 + seed // 2
     layer = layer_of(WORDS + 2 * seed, seed, max_senses=most)
     for number in range(5):

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_kerbs.reallocation.clustering import Clustering
 from fairseq_kerbs.reallocation.evidence import information, number_of_senses
+from fairseq_kerbs.reallocation.kmeans import Clustering
 
 N = 120
 MEANING = np.arange(N) % 2

@@ -23,7 +23,7 @@ from fairseq_kerbs.reallocation import (
     reallocate,
     register,
 )
-from fairseq_kerbs.reallocation.clustering import LEAST_CONTEXTS
+from fairseq_kerbs.reallocation.context_sample import LEAST_CONTEXTS
 from fairseq_kerbs.reallocation.policy import readers_of, setting
 from fairseq_kerbs.senses import SenseInventory, random_allocation
 from tests.helpers.inventories import inventory_of

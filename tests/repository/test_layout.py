@@ -15,7 +15,7 @@ OF_NO_MODULE = {
 
 TESTED_ELSEWHERE = {
     "checkpoints/building.py": "checkpoints/test_reading.py",
-    "cli/contexts.py": "analysis/test_hugging_face.py",
+    "cli/plot_contexts.py": "analysis/test_hugging_face.py",
     "cli/convert.py": "checkpoints/test_conversion.py",
     "cli/corpora.py": "data/test_prepare.py",
     "cli/generate.py": "end_to_end/test_main_job.py",

@@ -13,7 +13,8 @@ from fairseq_kerbs.reallocation import (
     POLICIES,
     AuthorsCode,
     Policy,
-    clustering,
+    context_sample,
+    kmeans,
 )
 from fairseq_kerbs.reallocation.clusters import spare_senses
 from fairseq_kerbs.senses import checksum_of
@@ -206,8 +207,8 @@ def test_a_training_too_short_for_clusters_is_told(case: tuple[str, int], caplog
 
 
 def test_contexts_are_sampled_in_the_interval_before_a_placement(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(clustering, "LEAST_CONTEXTS", 6)
-    monkeypatch.setattr(clustering, "CONTEXTS_A_SENSE", 3)
+    monkeypatch.setattr(context_sample, "LEAST_CONTEXTS", 6)
+    monkeypatch.setattr(kmeans, "CONTEXTS_A_SENSE", 3)
     parts = training(reallocation="clusters", reallocation_at=[0.5, 0.8], max_update=10)
     layer = parts[1].decoder.output
     optimizer = parts[3].optimizer

@@ -1,32 +1,25 @@
-"""The sample of contexts, their clusters, numbers of senses, and placed senses."""
-
-from functools import partial
+"""Numbers of senses, and placed senses."""
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.cluster import KMeans
 from torch import Tensor
 
-from fairseq_kerbs.reallocation import clustering
-from fairseq_kerbs.reallocation.clustering import (
-    ContextSample,
+from fairseq_kerbs.reallocation.context_sample import ContextSample
+from fairseq_kerbs.reallocation.kmeans import cluster
+from fairseq_kerbs.reallocation.placement import (
+    SHRINKAGE,
+    WHITENING,
     Placement,
     PlacementSettings,
-    cluster,
     distribute_senses,
     place_senses,
     place_word,
     whiten,
 )
-
-
-def blobs(seed: int, sizes: tuple[int, ...] = (70, 40, 30), dim: int = 5) -> Tensor:
-    """Contexts around as many centers."""
-    draw = partial(torch.randn, generator=torch.Generator().manual_seed(seed))
-    return torch.cat([4.0 * draw(dim) + draw(size, dim) for size in sizes])
+from tests.helpers.contexts import blobs
 
 
 def sample_of(contexts: dict[int, Tensor], words: int, **options: int) -> ContextSample:
@@ -42,51 +35,6 @@ def sample_of(contexts: dict[int, Tensor], words: int, **options: int) -> Contex
 
 def place(sample: ContextSample, total_senses: int, max_senses: int = 4) -> Placement:
     return place_senses(sample, PlacementSettings(total_senses, max_senses))
-
-
-def test_a_sample_with_room_keeps_everything() -> None:
-    contexts = {word: blobs(word, (30, 30)) for word in (4, 7)}
-    contexts[4][0] = 1e6
-    contexts[7][0] = -1e6  # too large for float16
-    sample = ContextSample(torch.full((9,), 60), 5, most=60, memory=10**6)
-    words = torch.tensor([4, 7]).repeat(60)
-    sample.add(words[:50], torch.stack([contexts[4], contexts[7]], 1).flatten(0, 1)[:50])
-    sample.add(words[50:], torch.stack([contexts[4], contexts[7]], 1).flatten(0, 1)[50:])
-    for word, right in contexts.items():
-        right = right.clamp(-65504, 65504)
-        torch.testing.assert_close(sample.contexts(word), right, rtol=1e-3, atol=1e-2)
-    assert len(sample.contexts(5)) == 0
-    assert len(sample.state()["kept"]) == 120
-
-
-def test_every_context_is_as_likely_to_be_kept() -> None:
-    """Of 200 numbers 50 stay; their mean over many samples is that of all."""
-    numbers = torch.arange(200.0).unsqueeze(1)
-    hits = torch.zeros(200)
-
-    def draw(seed: int) -> Tensor:
-        sample = ContextSample(torch.tensor([200]), 1, 50, 10**6, special=0, seed=seed)
-        for part in numbers.split(33):
-            sample.add(torch.zeros(len(part), dtype=torch.long), part)
-        return sample.contexts(0).long().squeeze(1)
-
-    for seed in range(300):
-        kept = draw(seed)
-        hits[kept] += 1
-        assert len(kept.unique()) == 50
-    assert torch.equal(draw(299), kept)
-    # each is kept with probability ¼: 75 ± 7.5 of 300
-    assert hits.view(10, 20).mean(1).sub(75).abs().max() < 6
-
-
-def test_memory_is_shared_and_bounded() -> None:
-    counts = torch.tensor([900, 900, 900, 900, 40, 39, 5000, 2000])
-    for rows, sizes in ((1001, [40, 0, 480, 480]), (120, [40, 0, 40, 40])):
-        sample = ContextSample(counts, dim=8, most=600, memory=2 * 8 * rows)
-        assert sample.size.tolist() == [0] * 4 + sizes
-        assert sample.kept.nbytes <= 2 * 8 * rows
-    with pytest.raises(ValueError, match=r"^1.9e-06 GB .* 3 words need 1.9e-06 GB for 40 contexts"):
-        ContextSample(counts, dim=8, most=600, memory=2 * 8 * 119)
 
 
 DROPS = st.lists(st.floats(0.5, 100.0), max_size=3)
@@ -115,8 +63,8 @@ def by_hand(
     inside = points - centers[labels]
     scatter = inside.T @ inside / len(points)
     dim = len(scatter)
-    ridge = clustering.SHRINKAGE * np.trace(scatter) / dim * np.eye(dim)
-    inverse = np.linalg.inv((1 - clustering.SHRINKAGE) * scatter + ridge)
+    ridge = SHRINKAGE * np.trace(scatter) / dim * np.eye(dim)
+    inverse = np.linalg.inv((1 - SHRINKAGE) * scatter + ridge)
     ahead = max((c - mean) @ inverse @ (c - mean) for c in centers)
     spread = max(np.sqrt((((others - mean) @ inverse @ (c - mean)) ** 2).mean()) for c in centers)
     flat = gap / max(gap, ahead, spread / 2)
@@ -158,22 +106,6 @@ def test_a_placement_is_the_formula(seed: int, senses: int, gap: float, scale: f
     assert torch.equal(logits.argmax(1), (points.double() @ whole[0].t() + whole[1]).argmax(1))
 
 
-def test_words_of_other_sizes_beside_it_do_not_change_the_clusters_of_a_word() -> None:
-    """Clusters are those of the nearest center, nearly as compact as those of scikit-learn."""
-    sizes: list[tuple[int, ...]] = [(70, 40, 30), (25, 20), (30,), (90, 90)]
-    contexts = [blobs(seed, each) for seed, each in enumerate(sizes)]
-    for points, found in zip(contexts, cluster(contexts, 4), strict=True):
-        assert len(found) == min(4, len(points) // clustering.CONTEXTS_A_SENSE)
-        for k, (labels, mean) in enumerate(found, 1):
-            assert torch.equal(labels, cluster([points], 4)[0][k - 1][0])
-            best = KMeans(k, n_init=20, random_state=0).fit(points.numpy()).inertia_ / len(points)
-            assert best * 0.9999 < mean < best * 1.02
-            centers = torch.stack([points[labels == i].mean(0) for i in range(k)])
-            distances = torch.cdist(points.double(), centers.double())
-            assert torch.equal(distances.argmin(1), labels)
-            assert distances.square().amin(1).mean().item() == pytest.approx(mean, rel=1e-5)
-
-
 def test_a_sense_goes_to_the_word_whose_distortion_falls_most_and_not_to_the_widest() -> None:
     wide = torch.randn(140, 5, generator=torch.Generator().manual_seed(1))
     parted = torch.eye(5)[:2]
@@ -185,12 +117,9 @@ def test_a_sense_goes_to_the_word_whose_distortion_falls_most_and_not_to_the_wid
         assert shrunk.trace().item() == pytest.approx(5, rel=1e-3)
 
 
-def test_equal_contexts_get_one_sense() -> None:
-    assert len(cluster([torch.ones(90, 3)], 4)[0]) == 1
-    assert len(cluster([1.0 + 1e-7 * blobs(0)], 4)[0]) == 1  # equal but for rounding
+def test_contexts_without_scatter_in_their_clusters_are_told_apart() -> None:
     twice = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(50, 1)
     (found,) = cluster([twice], 4)
-    assert len(found) == 2
     rows, bias, _ = place_word(twice, found[1][0], 1.0, second_moments(twice))
     assert torch.isfinite(rows).all()
     assert (twice.double() @ rows.t() + bias).argmax(1).unique().tolist() == [0, 1]
@@ -209,7 +138,7 @@ def test_directions_in_which_all_words_vary_part_no_senses() -> None:
     aside = torch.cat([x - x.mean(0) for x in kept]).double()
     scatter = aside.t() @ aside
     level = scatter.trace() / 4 * torch.eye(4, dtype=torch.float64)
-    shrunk = (1 - clustering.WHITENING) * scatter + clustering.WHITENING * level
+    shrunk = (1 - WHITENING) * scatter + WHITENING * level
     met = basis.double().t() @ shrunk @ basis.double()
     torch.testing.assert_close(met / met[0, 0], torch.eye(4).double(), rtol=1e-4, atol=1e-4)
 
