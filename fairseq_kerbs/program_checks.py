@@ -77,6 +77,7 @@ def check_call(call: Call, data: str, *, dry_run: bool = False) -> None:
         dry_run: the call is only shown, so it may be incomplete, and data may have no splits yet.
     """
     check_flags(call)
+    _check_number_of_languages(call, data)
     check_languages(call, data)
     _check_splits(call, data, shown_only=dry_run)
     if call.program == TRAIN:
@@ -348,6 +349,25 @@ def _check_beginning(call: Call) -> None:
             return
 
 
+def _check_number_of_languages(call: Call, data: str) -> None:
+    """Raise a UserError for text of one language where the task reads two, or the reverse."""
+    folder = Path(data.split(":")[0])
+    one = (folder / "dict.txt").is_file()
+    several = bool(languages_in(data))
+    if is_translation(call) and one and not several:
+        raise UserError(
+            f"{data} is text of one language (it has dict.txt), and --task translation reads two: "
+            "name a configuration of a language model, or prepare pairs with 'fairseq-kerbs "
+            "prepare'"
+        )
+    if _is_language_modeling(call) and several and not one:
+        raise UserError(
+            f"{data} is text of two languages (it has no dict.txt), and --task language_modeling "
+            "reads one: name a configuration for translation, or prepare text with 'fairseq-kerbs "
+            "prepare-lm'"
+        )
+
+
 def check_languages(call: Call, data: str) -> tuple[str, str] | None:
     """Source and target language of a translation, or None for other tasks and data without names.
 
@@ -392,6 +412,15 @@ def is_translation(call: Call) -> bool:
 
     kind = TASK_REGISTRY.get(str(vars(call.values).get("task")))
     return kind is not None and issubclass(kind, TranslationTask)
+
+
+def _is_language_modeling(call: Call) -> bool:
+    """Tell whether the task of a call is language modeling, or derived from it."""
+    from fairseq.tasks import TASK_REGISTRY
+    from fairseq.tasks.language_modeling import LanguageModelingTask
+
+    kind = TASK_REGISTRY.get(str(vars(call.values).get("task")))
+    return kind is not None and issubclass(kind, LanguageModelingTask)
 
 
 def _check_split_files(folder: Path, split: str, *, both_sides: bool) -> None:

@@ -181,6 +181,9 @@ MISUSES = [
     ),
     ("train {work}/whole.yaml {work}/bin:{work}/no_training {out}/save", "has no such split"),
     ("train {work}/whole.yaml {work}/bin: {out}/save", "has an empty name; write folders"),
+    ("train {work}/whole.yaml {work}/lm {out}/save", "is text of one language (it has dict.txt)"),
+    ("generate {work}/whole.yaml {work}/lm {work}/trained --output {out}/o", "is text of one lang"),
+    (f"{WHOLE} --task language_modeling --arch lstm_lm_kerbs", "is text of two languages (it has"),
     (f"{WHOLE} --best-checkpoint-metric blu", "is not logged; give one of loss, nll_loss, ppl"),
     (f"{WHOLE} --best-checkpoint-metric accuracy", "is not logged; add --report-accuracy"),
     (f"{WHOLE} --adam-betas (2,3)", "two numbers within [0, 1); write '(0.9, 0.98)'"),
@@ -408,6 +411,9 @@ BELONGING = (
 MODEL_SENSES = f"{SENSES} {MODEL}"
 PARALLEL = f"{PREPARE} {TEXT}"
 FOLLOWED = {
+    "train {work}/whole.yaml {work}/lm {out}/save": PARALLEL,
+    "generate {work}/whole.yaml {work}/lm {work}/trained --output {out}/o": PARALLEL,
+    f"{WHOLE} --task language_modeling --arch lstm_lm_kerbs": f"{LANGUAGE} --train {{work}}/two",
     f"{PREPARE} {TEXT} --max-word 9": f"{PARALLEL} --max-words 9",
     f"{PREPARE} {TEXT} --valid {{work}}/none": PARALLEL,
     f"{PREPARE} {TEXT} --max-words 1": f"{PARALLEL} --max-words 80",
@@ -682,6 +688,8 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     turned = shutil.copytree(folder / "bin", folder / "turned") / "dict.en.txt"
     words = turned.read_text().splitlines()
     turned.write_text("\n".join([words[1], words[0], *words[2:]]) + "\n")
+    (folder / "lm").mkdir()
+    shutil.copy(folder / "bin" / "dict.en.txt", folder / "lm" / "dict.txt")
     for name, missing in (("no_training", "train.*"), ("one_side", "test*.de.*")):
         shutil.copytree(folder / "bin", folder / name, ignore=shutil.ignore_patterns(missing))
     for split, language in product(("blank", "empty"), tiny_checkpoint.LANGUAGES):

@@ -207,18 +207,6 @@ def sheets_of_table_1(folder: Path) -> None:
     rate(folder)
 
 
-def language_model(folder: Path) -> None:
-    """A model and data of text in one language."""
-    shell("fairseq-kerbs prepare-lm sentences --dest lm --workers 1", folder)
-    (folder / "DATA").unlink()
-    (folder / "DATA").symlink_to("lm/bin")
-    flags = "--max-update 2 --max-tokens 400 --hidden-size 8 --embed-dim 8 --cpu --num-workers 0"
-    task = "--task language_modeling --tokens-per-sample 35 --optimizer adam --lr 0.01"
-    arch = "--user-dir fairseq_kerbs --arch lstm_lm_kerbs --criterion kerbs_cross_entropy"
-    shell(f"fairseq-train DATA {task} {arch} {flags} --save-dir lm/save", folder)
-    shutil.copy(folder / "lm" / "save" / "checkpoint_last.pt", folder / "MODEL")
-
-
 def other_models(folder: Path) -> None:
     """Models beside that of the toy configuration, on the same data."""
     kinds = {
@@ -263,7 +251,6 @@ BEFORE: dict[str, Callable[[Path], object]] = {
     "fairseq-kerbs human-eval score --key key.json --baseline a rater": (
         lambda folder: rate(folder, "rater1.csv", "rater2.csv", "rater3.csv")
     ),
-    "fairseq-eval-lm ": language_model,
     "fairseq-kerbs plot contexts MODEL --text": bert,
     "fairseq-kerbs plot contexts models": bert,
     "fairseq-kerbs train CONFIG": begin_anew,
