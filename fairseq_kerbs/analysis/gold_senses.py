@@ -88,6 +88,14 @@ def lines_as_samples(task: Any) -> None:
         task.args.sample_break_mode = "eos"
 
 
+def no_labels() -> UserError:
+    """The error for gold senses of no word that can be read."""
+    return UserError(
+        "--gold has no word of the split that is a single token of the model: see that --split is "
+        "the one that the file belongs to. A model of subwords has only its whole words"
+    )
+
+
 def label_occurrences(
     text: Text, gold: GoldSenses, layer: OutputLayer, numbers: Mapping[str, int]
 ) -> tuple[dict[str, Labelled], dict[int, Counter[str]]]:
@@ -115,10 +123,7 @@ def label_occurrences(
         if sense:
             labels.append((key[2], sense, row, context))
     if not labels:
-        raise UserError(
-            "--gold has no word of the split that is a single token of the model; give --split for "
-            "the split that the file belongs to"
-        )
+        raise no_labels()
     named = sum(word in numbers for _, _, word in gold)
     where = f"--gold: the split has {len(labels)} of {named} labels of the model's words"
     if len(labels) < named / 2:

@@ -10,9 +10,9 @@ import click
 from fairseq_kerbs.cli.output import say_written
 from fairseq_kerbs.cli.parameters import (
     FILE,
-    OUTPUT,
     ModelCommand,
     Number,
+    OutputFile,
     Whole,
     checkpoint_argument,
     examples,
@@ -40,7 +40,14 @@ from fairseq_kerbs.utils.errors import UserError
     ),
 )
 @checkpoint_argument
-@click.option("-o", "--output", type=OUTPUT, metavar="OUT", required=True, help="output checkpoint")
+@click.option(
+    "-o",
+    "--output",
+    type=OutputFile(model=True),
+    metavar="OUT",
+    required=True,
+    help="output checkpoint",
+)
 @click.option(
     "--data",
     type=FILE,

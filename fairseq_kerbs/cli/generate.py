@@ -138,14 +138,17 @@ def check_direction(call: Call, source: str, target: str) -> None:
     """
     from fairseq_kerbs.checkpoints import read_checkpoint
     from fairseq_kerbs.program_checks import checkpoints_of
+    from fairseq_kerbs.utils.dictionaries import is_reversed
 
     for checkpoint in checkpoints_of(call):
         try:
-            task = read_checkpoint(checkpoint)["cfg"]["task"]
+            state = read_checkpoint(checkpoint)
+            task = state["cfg"]["task"]
         except (UserError, KeyError, TypeError):  # which fairseq itself may read
             continue
         trained = task if isinstance(task, Mapping) else vars(task)
-        if (trained.get("source_lang"), trained.get("target_lang")) == (target, source):
+        given = (trained.get("source_lang"), trained.get("target_lang"))
+        if given == (target, source) or is_reversed(state, source, target):
             raise UserError(
                 f"{checkpoint} was trained to translate from {target} to {source}, not from "
                 f"{source} to {target}; give --source-lang {target} --target-lang {source}"

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from fairseq_kerbs.data.languages import CODE
+from fairseq_kerbs.utils.checkpoint_files import check_can_replace
 from fairseq_kerbs.utils.files import STDOUT, check_can_write
 from fairseq_kerbs.utils.threads import limit_threads
 
@@ -33,11 +34,13 @@ class OutputFile(File):
 
     Args:
         or_stdout: take - for standard output, which other commands refuse.
+        model: whether the file is a model.
     """
 
-    def __init__(self, or_stdout: bool = False) -> None:
+    def __init__(self, or_stdout: bool = False, model: bool = False) -> None:
         super().__init__()
         self.or_stdout = or_stdout
+        self.model = model
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Take - for standard output, or refuse it."""
@@ -149,6 +152,7 @@ class Command(click.Command):
                 ctx.fail(f"{written[place]} and {flag} name one file, {path}; name two")
             if path.exists() and any(path.samefile(other) for other in read):
                 ctx.fail(f"{flag}: {path} is read by this command; name another file")
+            check_can_replace(path, flag, by_model=param.type.model)
             written[place] = flag
         return super().invoke(ctx)
 

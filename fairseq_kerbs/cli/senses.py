@@ -282,6 +282,8 @@ def _compare_with_gold(
     )
     text = without_pieces(with_pieces, requested.to_numpy())
     sampled = {*entries, *(word.entry for word in counted)}
+    if not sampled:
+        raise gold_senses.no_labels()
     sample = sample_of(sampled, layer.vocab_size, layer.weight.shape[1], gold_senses.CONTEXTS)
     labelled, gold_by_row = gold_senses.label_occurrences(text, gold, layer, numbers)
     if training is not trained:

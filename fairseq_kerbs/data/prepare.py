@@ -1,7 +1,8 @@
 """Prepare parallel text, or text for language models, for fairseq in steps.
 
 A step is skipped if its output exists. Outputs get their names when they are complete.
-DEST/preparation.json has the flags and digests of the text. If these change, all is repeated.
+DEST/preparation.json has the flags and digests of the text. Data that were prepared with others are
+kept: a second preparation in their folder is refused. One that was not finished is made anew.
 
 DEST/raw   text of a release            DEST/tok    text tokenized by Moses
 DEST/clean filtered training pairs      DEST/bpe    BPE codes and subwords
@@ -71,7 +72,7 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 def working_folder(
     dest: Path, settings: Mapping[str, Any], reads: Iterable[Path] = ()
 ) -> Iterator[None]:
-    """Lock a folder, and remove outputs of an interrupted run or of other settings.
+    """Lock a folder, and remove outputs of an interrupted run.
 
     Args:
         dest: the folder.
@@ -79,8 +80,8 @@ def working_folder(
         reads: files of the text.
 
     Raises:
-        UserError: another run uses the folder, it has files that are no preparation, or a file of
-            the text is in what would be removed.
+        UserError: another run uses the folder, it has data of other settings or files that are no
+            preparation, or a file of the text is in what would be removed.
     """
     record = dest / NAME
     settings = json.loads(json.dumps(settings))
@@ -99,6 +100,11 @@ def working_folder(
                 leftover.unlink(missing_ok=True)
         if earlier and earlier != settings:
             changed = [key for key in settings if settings[key] != earlier.get(key)]
+            if (dest / "bin").exists():  # models may have been trained on it
+                raise UserError(
+                    f"{dest} holds data that were prepared with other settings "
+                    f"({', '.join(changed)}); name another folder with --dest, or remove this one"
+                )
             _remove_outputs(dest, changed, reads)
         if earlier != settings:
             write_json(record, settings)

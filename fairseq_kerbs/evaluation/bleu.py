@@ -15,10 +15,12 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
 
+from fairseq_kerbs.data.generated import read_generated
 from fairseq_kerbs.data.languages import base_language
 from fairseq_kerbs.data.tokens import composed
 from fairseq_kerbs.evaluation.texts import (
     detokenize_lines,
+    has_other_targets,
     has_subwords,
     is_spaced,
     read_texts,
@@ -113,7 +115,8 @@ def read_systems(
     Hypotheses are fairseq-generate's output, tokenized text, or raw text. References are raw text,
     or the T- lines of such an output. For ``language`` and ``unescape`` see :func:`.detokenize`,
     for ``fill`` :func:`.detokenize_lines`. A UserError is raised if a file cannot be read, is empty
-    or incomplete, or named twice, or numbers of lines differ.
+    or incomplete, or named twice, or numbers of lines differ. Warnings are of T- lines that are
+    other sentences than the references, and of hypotheses that equal the T- lines of a reference.
     """
     for flag, paths in (("--hypotheses", hypotheses), ("--reference", references)):
         twice = [path for path in paths if paths.count(path) > 1]
@@ -130,8 +133,9 @@ def read_systems(
     systems = {}
     for path in hypotheses:
         name = str(path)
+        lines = read_lines(path)
         raw = detokenize_lines(
-            read_lines(path),
+            lines,
             language=language,
             name=name,
             unescape=unescape,
@@ -140,7 +144,8 @@ def read_systems(
             has_tokens=has_tokens,
         )
         systems[name] = [*map(composed, raw)]
-        if spaced is not None and raw != read_lines(path):
+        _check_targets(name, lines, systems[name], loaded)
+        if spaced is not None and raw != lines:
             logger.warning(
                 f"{spaced} has spaces before its marks, and {name} is detokenized, so that the "
                 "scores are too low: give a reference without these spaces"
@@ -150,6 +155,32 @@ def read_systems(
             raise UserError(f"{name} has no text to compare with; give the reference translations")
         check_parallel(systems | {f"{name} (--reference)": lines})
     return systems, list(loaded.values())
+
+
+def _check_targets(
+    name: str, lines: Sequence[str], texts: Sequence[str], references: Mapping[str, list[str]]
+) -> None:
+    """Warn of T- lines that are other sentences than the references, or equal the hypotheses.
+
+    Args:
+        name: file of hypotheses.
+        lines: its lines.
+        texts: its texts.
+        references: texts of each reference, by file.
+    """
+    output = read_generated(lines, name)
+    if output is None:
+        for reference, targets in references.items():
+            if list(texts) == targets and read_generated(read_lines(reference), reference):
+                logger.warning(
+                    f"{name} (--hypotheses) equals the T- lines of {reference} (--reference) in "
+                    "every line: see that the two are not swapped"
+                )
+    elif references and all(has_other_targets(output, texts) for texts in references.values()):
+        logger.warning(
+            f"{name} has other target sentences (T- lines) than {' and '.join(references)}: give "
+            "the reference of the same text"
+        )
 
 
 def paired_bootstrap(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -128,6 +129,25 @@ def read_texts(
             "lacks; give the raw reference text"
         )
     return _raw_texts(output, part, language, unescape, sentences=sentences, fill=fill)
+
+
+def has_other_targets(output: GeneratedOutput, reference: Sequence[str]) -> bool:
+    """Tell whether most T- lines of an output are other sentences than those of a reference.
+
+    Letters and digits are compared, without case. Sentences with unknown words are not compared.
+    """
+    pairs = [
+        (join_subwords(text), reference[number])
+        for number, text in output.references.items()
+        if number < len(reference) and _UNKNOWN not in text
+    ]
+    others = sum(_letters(html.unescape(text)) != _letters(line) for text, line in pairs)
+    return 2 * others > len(pairs)
+
+
+def _letters(text: str) -> str:
+    """Letters and digits of a text, without case and spaces."""
+    return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", text).casefold()))
 
 
 def refuse_subwords(path: Path, lines: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ words, so no other part of fairseq sees senses.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from dataclasses import fields, make_dataclass
 from typing import Any, ClassVar
 
@@ -153,7 +154,10 @@ def _check_task(task: Any, arch: str, target: str) -> None:
     """Raise a ValueError if the task's targets are not those of the language model."""
     targets = getattr(task, "targets", None)
     if targets is None:
-        raise ValueError(f"--arch {arch} is a language model: use --task language_modeling.")
+        raise ValueError(
+            f"--arch {arch} is a language model: use --task language_modeling, or name a model for "
+            "translation."
+        )
     if list(targets) != [target]:
         flags = "give --self-target alone" if target == "self" else "leave out --self-target"
         raise ValueError(
@@ -211,6 +215,57 @@ class ScoredByOutputLayer:
         return scores if log_probs else scores.exp()
 
 
+def _check_kind(held: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Raise a UserError if a checkpoint's output layer is of another kind or size than the model's.
+
+    Args:
+        held: parameters and buffers of the checkpoint's layer.
+        expected: those of the model's layer.
+    """
+    kind = _kind_of(held)
+    wanted = _kind_of(expected)
+    if (kind, wanted) == ("softmax", "kerbs"):
+        raise UserError(
+            "the checkpoint is a softmax model, which has no senses: give it senses first, by "
+            "fairseq-kerbs convert, and train on by the command that it prints. Or train a softmax "
+            "with --output-layer softmax."
+        )
+    if kind != wanted:
+        raise UserError(
+            f"the checkpoint was trained with --output-layer {kind}, and this model has "
+            f"--output-layer {wanted}: give {kind}, or name another checkpoint."
+        )
+    if held.keys() != expected.keys():
+        flag = "--kernel" if kind == "kerbs" else "--mixture-kernels"
+        raise UserError(
+            f"the checkpoint was trained with another {flag} than this model: give the one that it "
+            "was trained with, or name another checkpoint."
+        )
+    size = held["weight"].shape[1]
+    difference = expected["weight"].shape[1] - size
+    if abs(difference) == 1:
+        one, other = ("without", "with") if difference > 0 else ("with", "without")
+        raise UserError(
+            f"the checkpoint was trained {one} --sense-bias, and this model is {other} it "
+            f"(--reallocation {config.policies_with_bias()} turns it on): give the flags that it "
+            "was trained with."
+        )
+    if difference:
+        raise UserError(
+            f"the checkpoint has output embeddings of size {size}, and this model of size "
+            f"{size + difference}: give the sizes that it was trained with."
+        )
+
+
+def _kind_of(names: Collection[str]) -> str:
+    """The value of --output-layer of a layer, by the names of its parameters and buffers."""
+    if any(name.startswith("inventory.") for name in names):
+        return "kerbs"
+    if {*names} == {"weight"}:
+        return "softmax"
+    return "mos" if "bias" in names else "mixture"
+
+
 def check_output_layer(layer: OutputLayer, state_dict: dict[str, Tensor]) -> None:
     """Raise a UserError if a checkpoint does not fit the output layer.
 
@@ -225,12 +280,7 @@ def check_output_layer(layer: OutputLayer, state_dict: dict[str, Tensor]) -> Non
             "the checkpoint is of a model without an output layer of this plugin, such as one of "
             "fairseq: give it one first, by fairseq-kerbs convert."
         )
-    if held.keys() != expected.keys() or held["weight"].shape[1] != expected["weight"].shape[1]:
-        raise UserError(
-            "the checkpoint was trained with another --output-layer, --kernel, --mixture-kernels, "
-            f"--sense-bias (which --reallocation {config.policies_with_bias()} turns on) or size "
-            f"than this model (it has {', '.join(sorted(held))})."
-        )
+    _check_kind(held, expected)
     senses = len(held["weight"])
     words = len(held.get("inventory.log_prob", held["weight"]))
     if words != layer.vocab_size:

@@ -394,7 +394,7 @@ class RecurrentEncoderDecoder(RecurrentModel):
             {key for key in state if key.startswith(prefix)}
             for state in (state_dict, self.state_dict())
         )
-        if given != expected:
+        if given and given != expected:  # without any it is of another architecture
             raise UserError(
                 "the checkpoint was trained with another --attention than this model: give the "
                 f"one that it was trained with, {' or '.join(DECODERS)}."

@@ -67,11 +67,45 @@ def check_is_of_fairseq(path: Path) -> None:
     """
     if not zipfile.is_zipfile(path):  # a pickle, by torch before 1.6
         return
-    with zipfile.ZipFile(path) as archive:
-        pickles = [name for name in archive.namelist() if name.endswith("data.pkl")]
-        content = archive.read(pickles[0]) if pickles else b""
+    content = _pickle_of(path)
     if b"model" not in content or not (b"cfg" in content or b"args" in content):
         raise UserError(f"{path} holds no model of fairseq-train; name one of its checkpoints")
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Tell whether a file was written by torch 1.6 or later."""
+    return bool(_pickle_of(path))
+
+
+def _pickle_of(path: Path) -> bytes:
+    """The pickle in a file of torch, which is not loaded; empty for other files."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            pickles = [name for name in archive.namelist() if name.endswith("data.pkl")]
+            return archive.read(pickles[0]) if pickles else b""
+    except (OSError, zipfile.BadZipFile):
+        return b""
+
+
+def check_can_replace(path: Path, flag: str, *, by_model: bool = False) -> None:
+    """Raise a UserError for an output file that is a checkpoint, or a file of binarized data.
+
+    Args:
+        path: path of the file, which need not exist.
+        flag: flag or argument that names it.
+        by_model: whether a model is written. It replaces a model that 'convert' made, but none of
+            a training, which could not go on.
+    """
+    if not path.is_file():
+        return
+    if is_checkpoint(path):
+        trained = b"previous_training_time" in _pickle_of(path)  # fairseq's trainer writes it
+        if trained or not by_model:
+            what = "a checkpoint of a training" if by_model else "a checkpoint"
+            raise UserError(f"{flag}: {path} is {what}; name another file")
+    of_data = path.suffix in (".bin", ".idx") or path.match("dict*.txt")
+    if of_data and any(path.parent.glob("dict*.txt")):
+        raise UserError(f"{flag}: {path} is a file of binarized data; name another file")
 
 
 def check_checkpoint(path: Path, flag: str = "") -> None:

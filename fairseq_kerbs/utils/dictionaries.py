@@ -1,7 +1,8 @@
-"""Record and check the dictionaries that a checkpoint was trained with.
+"""Record and check the dictionaries and the direction that a checkpoint was trained with.
 
-A dictionary of the same size in another order loads without an error, but gives wrong words.
-Therefore a digest of both dictionaries is stored in ``task_state`` of fairseq's checkpoints.
+A dictionary of the same size in another order loads without an error, but gives wrong words. With
+one dictionary for both languages, so does text of the other direction. Therefore digests of both
+dictionaries and the two languages are stored in ``task_state`` of fairseq's checkpoints.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 
 STATE = "dictionaries"
-"""Key in the task's state, with the value {"source": digest, "target": digest}."""
+"""Key in the task's state, with the value {"source": digest, "target": digest}, and for a
+translation {"source_lang": language, "target_lang": language}."""
 
 
 def read_dictionary(path: Path) -> Any:
@@ -38,8 +40,11 @@ def digest(dictionary: Any) -> str:
     return f"{len(dictionary)} {hashlib.sha256(words.encode()).hexdigest()}"
 
 
-def digest_kept(state: dict[str, Any], side: str) -> str | None:
-    """Digest in a checkpoint for the side "source" or "target", or None if there is none."""
+def digest_kept(state: Mapping[str, Any], side: str) -> str | None:
+    """Digest in a checkpoint for the side "source" or "target", or None if there is none.
+
+    ``side`` can also be "source_lang" or "target_lang", for the language.
+    """
     entry: Any = state
     for name in ("task_state", STATE, side):
         entry = entry.get(name) if isinstance(entry, Mapping) else None
@@ -60,16 +65,32 @@ def remember_dictionaries(task: Any) -> None:
 
 
 def digests_of(task: Any) -> dict[str, dict[str, str]]:
-    """The entry of ``task_state`` with digests of a task's dictionaries."""
+    """The entry of ``task_state`` with digests of a task's dictionaries, and its languages."""
     sides = {"source": task.source_dictionary, "target": task.target_dictionary}
-    return {STATE: {side: digest(words) for side, words in sides.items()}}
+    languages = {name: getattr(task.cfg, name, None) for name in ("source_lang", "target_lang")}
+    kept = {name: str(language) for name, language in languages.items() if language}
+    return {STATE: {side: digest(words) for side, words in sides.items()} | kept}
+
+
+def is_reversed(state: Mapping[str, Any], source: str | None, target: str | None) -> bool:
+    """Tell whether a checkpoint was trained to translate from ``target`` to ``source``."""
+    trained = (digest_kept(state, "source_lang"), digest_kept(state, "target_lang"))
+    return bool(source and target) and trained == (target, source)
 
 
 def check_dictionaries(state: dict[str, Any], task: Any) -> None:
     """Raise a UserError if a checkpoint was trained with other dictionaries than a task's.
 
-    Of the checkpoint's ``state``, only the entry ``task_state`` is used.
+    So it is if it was trained in the other direction. Of the checkpoint's ``state``, only the entry
+    ``task_state`` is used.
     """
+    source = getattr(task.cfg, "source_lang", None)
+    target = getattr(task.cfg, "target_lang", None)
+    if is_reversed(state, source, target):
+        raise UserError(
+            f"the checkpoint was trained to translate from {target} to {source}, and the data are "
+            f"from {source} to {target}: use the data that the model was trained on."
+        )
     for side in ("source", "target"):
         trained = digest_kept(state, side)
         dictionary = getattr(task, f"{side}_dictionary")

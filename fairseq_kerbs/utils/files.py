@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+from fairseq_kerbs.utils.checkpoint_files import is_checkpoint
 from fairseq_kerbs.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,8 @@ def iter_lines(path: Path | str) -> Iterator[str]:
                 line = raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
                 yield line.removeprefix("\ufeff") if number == 1 else line
     except UnicodeDecodeError as error:
+        if number == 1 and is_checkpoint(Path(path)):
+            raise UserError(f"{path} is a checkpoint; name a text file") from None
         if number == 1 and raw.startswith(_COMPRESSED):
             raise UserError(
                 f"{path} is compressed; decompress it first (gzip is read if the name ends in .gz)"

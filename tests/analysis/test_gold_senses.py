@@ -14,7 +14,7 @@ from fairseq_kerbs.analysis import words as entries
 from fairseq_kerbs.analysis.gold_senses import Labelled, compare_with_gold
 from fairseq_kerbs.utils.errors import UserError
 from tests.analysis.conftest import Trained, text_of
-from tests.helpers.cli import Capsys, Reported
+from tests.helpers.cli import Capsys, Reported, kerbs
 from tests.helpers.fairseq_fixtures import make_model
 
 
@@ -38,6 +38,15 @@ def test_comparison_with_gold_senses(trained: Trained, tmp_path: Path, reported:
     shutil.copytree(trained.data, tmp_path / "bin", ignore=shutil.ignore_patterns("train.*"))
     flags = [tmp_path / "bin", "--train-data", trained.data, "--gold", text / "test.senses.tsv"]
     assert reported(*command, *flags)[1]["lines_read"] == 250
+
+
+def test_gold_senses_of_no_word_of_the_model(
+    trained: Trained, tmp_path: Path, capsys: Capsys
+) -> None:
+    (tmp_path / "gold.tsv").write_text("0\t0\tzzz\ta\n")
+    command = ["senses", trained.kerbs, "--data", trained.data, "--gold", tmp_path / "gold.tsv"]
+    error = kerbs(capsys, *command, status=2)
+    assert "--gold has no word of the split that is a single token of the model" in error
 
 
 def test_agreement_by_hand() -> None:

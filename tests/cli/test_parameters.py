@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 import pytest
+import torch
 
 from fairseq_kerbs.cli.parameters import (
     FILE,
@@ -18,6 +19,8 @@ from fairseq_kerbs.cli.parameters import (
     is_flag,
     not_with,
 )
+from fairseq_kerbs.utils.checkpoint_files import check_can_replace
+from fairseq_kerbs.utils.errors import UserError
 
 
 @click.command("read", cls=Command)
@@ -140,6 +143,39 @@ def test_no_command_overwrites_what_it_reads(reads: list[str], tmp_path: Path) -
             write.invoke(context)
     with write.make_context("write", [*words, "-o", str(tmp_path / "new")]) as context:
         assert write.invoke(context)["output"] == tmp_path / "new"
+
+
+def test_no_command_replaces_a_model_of_a_training_or_data(tmp_path: Path) -> None:
+    """But 'convert' replaces a model that it has made."""
+    trained = {"model": {}, "cfg": {}, "extra_state": {"previous_training_time": 1.0}}
+    torch.save(trained, tmp_path / "checkpoint_last.pt")
+    torch.save({"model": {}, "cfg": {}, "extra_state": {}}, tmp_path / "converted.pt")
+    (tmp_path / "bin").mkdir()
+    for name in ("dict.de.txt", "dict.txt", "test.de-en.de.idx", "train.bin", "notes.txt"):
+        (tmp_path / "bin" / name).write_text("mine")
+    (tmp_path / "other.bin").write_text("no data")
+    refusals = {
+        "checkpoint_last.pt": ("is a checkpoint; name", "is a checkpoint of a training; name"),
+        "converted.pt": ("is a checkpoint; name", ""),
+        "bin/dict.de.txt": ("is a file of binarized data; name", "is a file of binarized data"),
+        "bin/dict.txt": ("is a file of binarized data; name", "is a file of binarized data"),
+        "bin/test.de-en.de.idx": ("is a file of binarized data; name", "is a file of binarized"),
+        "bin/train.bin": ("is a file of binarized data; name", "is a file of binarized data"),
+        "bin/notes.txt": ("", ""),
+        "other.bin": ("", ""),
+        "new.pt": ("", ""),
+    }
+    for name, sentences in refusals.items():
+        for by_model, sentence in enumerate(sentences):
+            path = tmp_path / name
+            if not sentence:
+                check_can_replace(path, "-o", by_model=bool(by_model))
+                continue
+            with pytest.raises(UserError, match=f"-o: .*{name} {sentence}"):
+                check_can_replace(path, "-o", by_model=bool(by_model))
+    words = ["none", "-o", str(tmp_path / "bin" / "dict.txt")]
+    with write.make_context("write", words) as context, pytest.raises(UserError, match="--output"):
+        write.invoke(context)
 
 
 def test_a_short_flag_with_its_value_is_passed_on() -> None:

@@ -133,10 +133,10 @@ def test_multi30k_is_what_prepare_makes_of_it(packed: Path, tmp_path: Path) -> N
     flags = [f"--{split}={plain / part}" for split, part in zip(("train", "valid", "test"), SIZES)]
     flags += ["--source-lang=de", "--target-lang=en", "--merges=9", f"--dest={tmp_path / 'a'}"]
     assert main(["prepare", *flags]) == 0
-    for source in (packed, plain, None):
-        corpora.prepare_multi30k(tmp_path / "b", source, merges=9)
-        assert written(tmp_path / "b" / "bin") == written(tmp_path / "a" / "bin")
-    assert written(tmp_path / "b" / "download") == PACKED
+    for name, source in (("b", packed), ("c", plain), ("d", None)):
+        corpora.prepare_multi30k(tmp_path / name, source, merges=9)
+        assert written(tmp_path / name / "bin") == written(tmp_path / "a" / "bin")
+    assert written(tmp_path / "d" / "download") == PACKED
 
 
 @pytest.mark.usefixtures("read_only")
@@ -211,9 +211,12 @@ def test_iwslt_archive_to_data(tmp_path: Path, monkeypatch: Patch, capsys: Capsy
         for language in ("de", "en"):
             assert size_of(dest / "bin" / f"{split}.de-en.{language}") == TALK_COUNTS[part]
     assert not [line for line in kerbs(capsys, *command).splitlines() if line.endswith("...")]
-    again = kerbs(capsys, *command, "--test", "tst2010,tst2014", "--joined-dictionary")
-    assert "changed joined_dictionary, sets" in again
-    assert size_of(dest / "bin" / "test1.de-en.en") == 3
+    other = ["--test", "tst2010,tst2014", "--joined-dictionary"]
+    refusal = kerbs(capsys, *command, *other, status=2)
+    assert "prepared with other settings (joined_dictionary, sets); name another" in refusal
+    command[3] = tmp_path / "e"
+    kerbs(capsys, *command, *other)
+    assert size_of(tmp_path / "e" / "bin" / "test1.de-en.en") == 3
 
 
 @pytest.mark.usefixtures("read_only")
@@ -401,6 +404,8 @@ def test_lm1b_drops_training_sentences_of_more_than_80_words(
     assert train == [1, 80]
     assert sorted(valid + test) == sorted(2 * lengths)
     assert [size_of(dest / "bin" / split) for split in ("train", "valid", "test")] == [2, 4, 4]
+    dest = tmp_path / "other"
+    numbers[-1] = dest
     kerbs(capsys, "prepare-lm1b", folder, *numbers, "--max-words", 0)
     assert sizes("text")[0] == [1, 80, 81, 200]
 

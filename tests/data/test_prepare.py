@@ -3,6 +3,7 @@
 import gzip
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -82,7 +83,9 @@ def test_training_is_filtered_and_all_splits_are_binarized(prepared: Path) -> No
             assert len(texts) == size
 
 
-def test_what_is_missing_or_changed_is_remade(raw: Path, prepared: Path, capsys: Capsys) -> None:
+def test_what_is_missing_is_remade_and_other_settings_are_refused(
+    raw: Path, prepared: Path, capsys: Capsys
+) -> None:
     def done(**flags: Any) -> str:
         run(raw, prepared, **flags)
         return capsys.readouterr().out
@@ -92,14 +95,22 @@ def test_what_is_missing_or_changed_is_remade(raw: Path, prepared: Path, capsys:
     (prepared / "bpe" / "valid.en").unlink()
     assert steps(done()) == ["apply BPE valid.en"]
     assert tree(prepared) == before
+    # models may have been trained on it
+    with pytest.raises(UserError, match=r"with other settings \(max_words\); name another folder"):
+        done(max_words=20)
+    text = (raw / "test.de").read_text()
+    (raw / "test.de").write_text(text.replace("e", "a", 1))
+    with pytest.raises(UserError, match=r"with other settings \(max_words, inputs\); name"):
+        done(max_words=20)
+    (raw / "test.de").write_text(text)
+    assert tree(prepared) == before
+    # what was not finished is made anew
+    shutil.rmtree(prepared / "bin")
     printed = done(max_words=20)
     assert printed.startswith("changed max_words: all steps are repeated")
     assert "tokenize train.de" in steps(printed)
     assert tree(prepared)["bin/dict.en.txt"] != before["bin/dict.en.txt"]
-    text = (raw / "test.de").read_text()
-    (raw / "test.de").write_text(text.replace("e", "a", 1))
-    assert done().startswith("changed max_words, inputs")
-    (raw / "test.de").write_text(text)
+    shutil.rmtree(prepared / "bin")
     done()
     assert tree(prepared) == before
 
@@ -147,11 +158,11 @@ def test_text_compressed_by_gzip_gives_the_same_data(
 
 
 def test_new_text_is_prepared_as_the_record_says(raw: Path, tmp_path: Path) -> None:
-    dest = tmp_path / "dest"
     made = []
     separate = {"bpe": "separate", "lowercase": True, "escape": True, "joined_dictionary": False}
     settings: list[Any] = [("bpe", {}), ("bpe", separate), ("bpe", {"vocabulary_threshold": 30})]
-    for folder, flags in (*settings, ("tok", {"bpe": "none"})):
+    for number, (folder, flags) in enumerate((*settings, ("tok", {"bpe": "none"}))):
+        dest = tmp_path / f"dest {number}"
         run(raw, dest, **flags)
         for language in ("de", "en"):
             made.append(read_lines(dest / folder / f"test.{language}"))
@@ -230,14 +241,14 @@ def test_text_that_would_be_removed_is_refused(tmp_path: Path) -> None:
             pass
 
 
-def test_a_folder_that_is_a_link_is_made_anew_with_other_settings(tmp_path: Path) -> None:
+def test_of_other_settings_a_folder_that_is_a_link_is_taken_away_alone(tmp_path: Path) -> None:
     dest = tmp_path / "dest"
     with prepare.working_folder(dest, {"command": "prepare", "merges": 1}):
         (tmp_path / "scratch").mkdir()
         (tmp_path / "scratch" / "train").touch()
-        (dest / "bin").symlink_to(tmp_path / "scratch")
+        (dest / "tok").symlink_to(tmp_path / "scratch")
     with prepare.working_folder(dest, {"command": "prepare", "merges": 2}):
-        assert not (dest / "bin").exists()
+        assert not (dest / "tok").exists()
     assert (tmp_path / "scratch" / "train").exists()
 
 
@@ -270,8 +281,9 @@ def test_most_frequent_words_are_kept_and_ties_go_by_the_alphabet(wiki: Path) ->
     dest = wiki.parent / "dest"
     prepare.prepare_language(dest, folder=wiki, words=4)
     assert read_lines(dest / "bin" / "dict.txt") == ["b 3", "c 2", "a 1", "d 1"]
-    prepare.prepare_language(dest, folder=wiki)
-    assert read_lines(dest / "bin" / "dict.txt")[4:] == ["ü 1"]
+    other = wiki.parent / "other"
+    prepare.prepare_language(other, folder=wiki)
+    assert read_lines(other / "bin" / "dict.txt")[4:] == ["ü 1"]
 
 
 def test_binarized_text_is_the_clean_text(wiki: Path, capsys: Capsys) -> None:
@@ -305,10 +317,10 @@ def test_long_training_sentences_are_dropped_where_asked(tmp_path: Path, capsys:
     assert sizes("--max-words", 80) == {"train": [2, 80], "valid": whole, "test": whole}
     cleaned = "2 lines, 82 words; 1 blank lines dropped, 2 lines longer than 80 words dropped"
     assert printed[0].count(cleaned) == printed[0].count("longer than") == 1
+    (tmp_path / "dest").rename(tmp_path / "sentences of 80 words")
     assert sizes() == {"train": whole, "valid": whole, "test": whole}  # running text
-    assert printed[1].startswith("changed max_words: all steps are repeated")
     assert "longer than" not in printed[1]
-    command = ["prepare-lm", folder, "--dest", tmp_path / "dest", "--max-words"]
+    command = ["prepare-lm", folder, "--dest", tmp_path / "dest 2", "--max-words"]
     error = kerbs(capsys, *command, 1, status=2)
     assert error.count("\n") == 1
     assert "train.txt has more than 1 words; increase --max-words, or" in error

@@ -116,6 +116,35 @@ def test_a_blank_to_be_filled_in_is_a_word() -> None:
     assert detokenize_lines(lines, language="en", name="text") == raw
 
 
+@pytest.mark.parametrize(
+    ("reference", "other"),
+    [
+        (["hey!", "", "This is fine."], False),
+        (["Hey !", "", "this is another one"], False),  # of two lines with letters one
+        (["Hallo!", "", "Das ist gut."], True),
+        (["", "Hey!", "Is this fine?"], True),
+    ],
+)
+def test_a_reference_of_another_text_is_noticed(
+    reference: list[str], other: bool, tmp_path: Path, caplog: Log
+) -> None:
+    """By the T- lines of the output, without case, spaces and marks."""
+    (tmp_path / "out").write_text(OUTPUT)
+    (tmp_path / "ref").write_text("".join(f"{line}\n" for line in reference))
+    read_systems([tmp_path / "out"], [tmp_path / "ref"], language="en")
+    assert ("out has other target sentences (T- lines) than" in caplog.text) == other
+
+
+def test_swapped_hypotheses_and_references_are_noticed(tmp_path: Path, caplog: Log) -> None:
+    (tmp_path / "out").write_text(OUTPUT)
+    (tmp_path / "ref").write_text("Hey!\n\nThis is fine.\n")
+    read_systems([tmp_path / "out"], [tmp_path / "ref"], language="en")
+    read_systems([tmp_path / "out"], [tmp_path / "out"], language="en")  # with its own T- lines
+    assert not caplog.text
+    read_systems([tmp_path / "ref"], [tmp_path / "out"], language="en")
+    assert "see that the two are not swapped" in caplog.text
+
+
 def test_references_with_unknown_words_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_text(

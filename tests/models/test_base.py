@@ -183,19 +183,22 @@ def test_criterion_trains_all_parameters(name: str, layer: str) -> None:
     [
         ({}, {"total_senses": 2.0}, "--total-senses"),
         ({}, {"kernel": "lin"}, "--kernel"),
-        ({}, {"output_layer": "softmax"}, "--output-layer"),
+        ({}, {"output_layer": "softmax"}, "--output-layer kerbs, and .* --output-layer softmax"),
         ({}, {"max_senses": 3}, "--max-senses"),
-        ({"output_layer": "mos"}, {}, "--output-layer"),
-        ({"output_layer": "softmax"}, {"output_layer": "mos"}, "--output-layer"),
-        (
-            {"output_layer": "mos", "mixture_components": 2},
-            {"output_layer": "mixture", "mixture_kernels": "lin,kerbs"},
-            "--mixture-kernels",
-        ),
+        ({}, {"sense_bias": True}, "was trained without --sense-bias, and this model is with it"),
+        ({"sense_bias": True}, {}, "was trained with --sense-bias, and this model is without it"),
+        ({"output_layer": "softmax"}, {}, "is a softmax model, which .* by fairseq-kerbs convert"),
+        ({"output_layer": "mos"}, {}, "--output-layer mos, and .* --output-layer kerbs"),
+        ({"output_layer": "softmax"}, {"output_layer": "mos"}, "--output-layer softmax"),
         (
             {"output_layer": "mos", "mixture_components": 2},
             {"output_layer": "mixture", "mixture_kernels": "lin,lin"},
-            "has bias, mixing.weight",
+            "--output-layer mos, and .* --output-layer mixture",
+        ),
+        (
+            {"output_layer": "mixture", "mixture_kernels": "lin,lin"},
+            {"output_layer": "mixture", "mixture_kernels": "lin,kerbs"},
+            "another --mixture-kernels",
         ),
     ],
 )

@@ -27,6 +27,28 @@ def test_a_file_that_is_no_dictionary_is_named(tmp_path: Path) -> None:
             dictionaries.read_dictionary(tmp_path / name)
 
 
+def test_data_of_the_other_direction_are_refused(tiny_work: Path, tmp_path: Path) -> None:
+    """With one dictionary for both languages, no word tells the directions apart.
+
+    Here the languages of the data exchange their names, so that all dictionaries fit.
+    """
+    data = tmp_path / "bin"
+    data.mkdir()
+    for file in (tiny_work / "bin").iterdir():
+        parts = {"de": "en", "en": "de", "de-en": "en-de"}
+        name = ".".join(parts.get(part, part) for part in file.name.split("."))
+        shutil.copy(file, data / name)
+    says = "was trained to translate from de to en, and the data are from en to de: use the data"
+    shutil.copy(tiny_work / "model.pt", tmp_path / "checkpoint_last.pt")
+    flags = "--path", tiny_work / "model.pt", "--cpu", *commands.USER_DIR
+    assert says in commands.run("fairseq-generate", data, *flags, status=1)
+    for command in (["senses"], ["report", "-o", tmp_path / "a.html"]):
+        words = [command[0], tiny_work / "model.pt", "--data", data, *command[1:]]
+        assert says in commands.run("fairseq-kerbs", *words, status=2)
+    with pytest.raises(SystemExit, match=says):
+        fairseq_train(data, "--save-dir", tmp_path, "--max-update", 3)
+
+
 @pytest.mark.parametrize(("language", "side"), [("de", "source"), ("en", "target")])
 def test_another_order_is_refused(
     language: str, side: str, tiny_work: Path, tmp_path: Path

@@ -14,6 +14,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -160,6 +161,12 @@ def test_compressed_text_without_its_suffix_is_said(suffix: str, tmp_path: Path)
             stream.write(text.read_bytes())
     with pytest.raises(UserError, match=r"packed is compressed; decompress it first"):
         read_lines(packed)
+
+
+def test_a_checkpoint_is_no_compressed_text(tmp_path: Path) -> None:
+    torch.save({"model": {}}, tmp_path / "model.pt")
+    with pytest.raises(UserError, match=r"model.pt is a checkpoint; name a text file"):
+        read_lines(tmp_path / "model.pt")
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: Patch) -> None:
