@@ -45,6 +45,26 @@ def load_model_and_task(
     return build_model_and_task(checkpoint, data)
 
 
+def _check_folder(checkpoint: Checkpoint, data: Path) -> None:
+    """Raise a UserError for a folder without data, or with those of another task."""
+    if not any(data.glob("dict*.txt")):
+        remedy = "name the folder that fairseq-preprocess wrote"
+        if any((data / "bin").glob("dict*.txt")):  # as 'fairseq-kerbs prepare' writes it
+            remedy = f"name {data / 'bin'}"
+        raise UserError(f"--data {data} is no folder with a dict.*.txt; {remedy}")
+    task = getattr(checkpoint.config.task, "_name", None)
+    if task == "language_modeling" and not (data / "dict.txt").is_file():
+        raise UserError(
+            f"{checkpoint.path} is a language model, and --data {data} is text of two languages; "
+            "use the data that it was trained on"
+        )
+    if task == "translation" and not any(data.glob("dict.*.txt")):
+        raise UserError(
+            f"{checkpoint.path} is a translation model, and --data {data} is text of one language; "
+            "use the data that it was trained on"
+        )
+
+
 def build_model_and_task(checkpoint: Checkpoint, data: Path | None) -> tuple[Any, Any]:
     """As :func:`load_model_and_task`, from a checkpoint that was read with this ``data``.
 
@@ -55,11 +75,8 @@ def build_model_and_task(checkpoint: Checkpoint, data: Path | None) -> tuple[Any
 
     from fairseq_kerbs.training.guards import leave_out_copies
 
-    if data is not None and not any(data.glob("dict*.txt")):
-        remedy = "name the folder that fairseq-preprocess wrote"
-        if any((data / "bin").glob("dict*.txt")):  # as 'fairseq-kerbs prepare' writes it
-            remedy = f"name {data / 'bin'}"
-        raise UserError(f"--data {data} is no folder with a dict.*.txt; {remedy}")
+    if data is not None:
+        _check_folder(checkpoint, data)
     state = checkpoint.state
     config = checkpoint.config
     fault = f"does not fit --data {data}" if data else "has parameters that do not fit its settings"

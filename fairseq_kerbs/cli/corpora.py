@@ -25,7 +25,13 @@ class SeparatedByCommas(click.ParamType):
         return value if isinstance(value, tuple) else tuple(value.split(","))
 
 
-dest_option = click.option("--dest", type=FILE, metavar="DIR", required=True, help="output folder")
+dest_option = click.option(
+    "--dest",
+    type=FILE,
+    metavar="DIR",
+    required=True,
+    help="output folder. Data in it that were prepared with other settings are never replaced",
+)
 workers_option = click.option(
     "--workers",
     type=Whole(min=1),

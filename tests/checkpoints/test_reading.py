@@ -6,6 +6,7 @@ import functools
 import io
 import os
 import pickle
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,28 @@ def test_what_is_not_known_and_no_whole_model_is_one_sentence(
             convertible = name != "convert" or not says.startswith("architecture")
             remedy = "--trust-checkpoint" if convertible else "take one of transformer, "
             assert all(part in error for part in (" has the ", says, remedy))
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "says"),
+    [
+        (
+            "lstm_kerbs",
+            "language_modeling",
+            "is a translation model, and --data .* of one language",
+        ),
+        ("bilstm_lm_kerbs", "translation", "is a language model, and .* of two languages"),
+    ],
+)
+def test_data_of_another_task_are_refused(
+    name: str, other: str, says: str, data: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    checkpoint = Checkpoint(name, tmp_path)
+    checkpoint.write()
+    for command in (["senses", checkpoint.path], ["neighbours", checkpoint.path]):
+        error = kerbs(capsys, *command, "--data", data / other, "--split", "test", status=2)
+        assert re.search(says, error)
+        assert error.count("\n") == 1
 
 
 def test_settings_of_an_old_fairseq_ask_for_trust(data: Path, tmp_path: Path) -> None:
