@@ -77,7 +77,6 @@ def check_call(call: Call, data: str, *, dry_run: bool = False) -> None:
         dry_run: the call is only shown, so it may be incomplete, and data may have no splits yet.
     """
     check_flags(call)
-    _check_number_of_languages(call, data)
     check_languages(call, data)
     _check_splits(call, data, shown_only=dry_run)
     if call.program == TRAIN:
@@ -354,13 +353,14 @@ def _check_number_of_languages(call: Call, data: str) -> None:
     folder = Path(data.split(":")[0])
     one = (folder / "dict.txt").is_file()
     several = bool(languages_in(data))
-    if is_translation(call) and one and not several:
+    task = vars(call.values).get("task")  # those that extend these may read other dictionaries
+    if task == "translation" and one and not several:
         raise UserError(
             f"{data} is text of one language (it has dict.txt), and --task translation reads two: "
             "name a configuration of a language model, or prepare pairs with 'fairseq-kerbs "
             "prepare'"
         )
-    if _is_language_modeling(call) and several and not one:
+    if task == "language_modeling" and several and not one:
         raise UserError(
             f"{data} is text of two languages (it has no dict.txt), and --task language_modeling "
             "reads one: name a configuration for translation, or prepare text with 'fairseq-kerbs "
@@ -374,8 +374,10 @@ def check_languages(call: Call, data: str) -> tuple[str, str] | None:
     fairseq reads them from the names of files, unless both are given.
 
     Raises:
-        UserError: a language is not one of the data's, or only one is given, which fairseq ignores.
+        UserError: a language is not one of the data's, or only one is given, which fairseq ignores;
+            or the data are text of one language where the task reads two, or the reverse.
     """
+    _check_number_of_languages(call, data)
     values = vars(call.values)
     if "source_lang" not in values or "target_lang" not in values:
         return None
@@ -412,15 +414,6 @@ def is_translation(call: Call) -> bool:
 
     kind = TASK_REGISTRY.get(str(vars(call.values).get("task")))
     return kind is not None and issubclass(kind, TranslationTask)
-
-
-def _is_language_modeling(call: Call) -> bool:
-    """Tell whether the task of a call is language modeling, or derived from it."""
-    from fairseq.tasks import TASK_REGISTRY
-    from fairseq.tasks.language_modeling import LanguageModelingTask
-
-    kind = TASK_REGISTRY.get(str(vars(call.values).get("task")))
-    return kind is not None and issubclass(kind, LanguageModelingTask)
 
 
 def _check_split_files(folder: Path, split: str, *, both_sides: bool) -> None:

@@ -91,8 +91,8 @@ def lines_as_samples(task: Any) -> None:
 def no_labels() -> UserError:
     """The error for gold senses of no word that can be read."""
     return UserError(
-        "--gold has no word of the split that is a single token of the model: see that --split is "
-        "the one that the file belongs to. A model of subwords has only its whole words"
+        "--gold has no word of the split that is a single token of the model: check --split. Of a "
+        "model of subwords only whole words are compared"
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from fairseq_kerbs.checkpoints.reading import Checkpoint, open_checkpoint
 from fairseq_kerbs.output_layers import OutputLayer, SoftmaxOutputLayer
-from fairseq_kerbs.utils.dictionaries import digest, digest_kept, read_dictionary
+from fairseq_kerbs.utils.dictionaries import digest, kept_in, read_dictionary
 from fairseq_kerbs.utils.errors import UserError, as_user_error
 
 INPUT_EMBEDDING = "decoder.embed_tokens.weight"
@@ -204,7 +204,7 @@ def load_dictionary(path: Path, words: int, state: dict[str, Any]) -> Any:
     A UserError is raised if the file is no dictionary, or not that of the training (``state``).
     """
     dictionary = read_dictionary(path)
-    trained = digest_kept(state, "target")
+    trained = kept_in(state, "target")
     if len(dictionary) != words or trained not in (None, digest(dictionary)):
         raise UserError(
             f"{path} is not the dictionary of {words} words in the order that the checkpoint was "

@@ -2,7 +2,7 @@
 
 A step is skipped if its output exists. Outputs get their names when they are complete.
 DEST/preparation.json has the flags and digests of the text. Data that were prepared with others are
-kept: a second preparation in their folder is refused. One that was not finished is made anew.
+kept: a second preparation in their folder is refused. An unfinished one with others is made anew.
 
 DEST/raw   text of a release            DEST/tok    text tokenized by Moses
 DEST/clean filtered training pairs      DEST/bpe    BPE codes and subwords
@@ -99,7 +99,8 @@ def working_folder(
             else:
                 leftover.unlink(missing_ok=True)
         if earlier and earlier != settings:
-            changed = [key for key in settings if settings[key] != earlier.get(key)]
+            keys = {**settings, **earlier}
+            changed = [key for key in keys if settings.get(key) != earlier.get(key)]
             if (dest / "bin").exists():  # models may have been trained on it
                 raise UserError(
                     f"{dest} holds data that were prepared with other settings "

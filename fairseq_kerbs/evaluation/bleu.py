@@ -115,8 +115,8 @@ def read_systems(
     Hypotheses are fairseq-generate's output, tokenized text, or raw text. References are raw text,
     or the T- lines of such an output. For ``language`` and ``unescape`` see :func:`.detokenize`,
     for ``fill`` :func:`.detokenize_lines`. A UserError is raised if a file cannot be read, is empty
-    or incomplete, or named twice, or numbers of lines differ. Warnings are of T- lines that are
-    other sentences than the references, and of hypotheses that equal the T- lines of a reference.
+    or incomplete, or named twice, or numbers of lines differ. A warning is logged if T- lines of
+    hypotheses are other sentences than the references, or if hypotheses equal the T- lines of one.
     """
     for flag, paths in (("--hypotheses", hypotheses), ("--reference", references)):
         twice = [path for path in paths if paths.count(path) > 1]

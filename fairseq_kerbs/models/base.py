@@ -235,11 +235,18 @@ def _check_kind(held: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
             f"the checkpoint was trained with --output-layer {kind}, and this model has "
             f"--output-layer {wanted}: give {kind}, or name another checkpoint."
         )
-    if held.keys() != expected.keys():
+    different = held.keys() ^ expected.keys()
+    if different and all(name.startswith(("theta", "kernel")) for name in different):
         flag = "--kernel" if kind == "kerbs" else "--mixture-kernels"
         raise UserError(
             f"the checkpoint was trained with another {flag} than this model: give the one that it "
             "was trained with, or name another checkpoint."
+        )
+    if different:
+        raise UserError(
+            f"{', '.join(sorted(different))} of the output layer are in the checkpoint or in this "
+            "model alone: give the flags that it was trained with. If they are the same, it is "
+            "damaged or of another version; take another checkpoint."
         )
     size = held["weight"].shape[1]
     difference = expected["weight"].shape[1] - size

@@ -155,7 +155,7 @@ NumberOfSenses = Callable[[int, "list[Clustering]"], int]
 class PlacementSettings:
     """What the caller of :func:`place_senses` chooses.
 
-    There are two aims. *Rows that lower the loss*: without ``number`` the senses go where the
+    There are two purposes. *Senses that lower the loss*: without ``number`` the senses go where the
     distortion falls most, up to ``total_senses``. *Senses to read*: ``number`` says how many senses
     a word has, and ``total_senses`` is an upper limit.
     """

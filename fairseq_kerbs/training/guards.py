@@ -130,14 +130,14 @@ def check_resumed(settings: dict[str, Any], task: Any, args: Any) -> int:
     """Check the checkpoint that a training resumes from, and return its number of updates.
 
     Raises a UserError if it is damaged, or was trained with other dictionaries, another output
-    layer or another kernel.
+    layer or another kernel, or in the other direction.
     """
     file, reset = _file_to_resume(settings)
     if not file.is_file():
         return 0
     check_whole(file)
     state = torch_compat.load(file, weights_only=False, mmap=zipfile.is_zipfile(file))
-    check_dictionaries(state, task)
+    check_dictionaries(state, task, direction=not reset)
     trained = (state.get("cfg") or {}).get("model") or {}
     trained = trained if isinstance(trained, dict) else vars(trained)
     _check_scoring(file, trained, args)

@@ -83,7 +83,7 @@ def _pickle_of(path: Path) -> bytes:
         with zipfile.ZipFile(path) as archive:
             pickles = [name for name in archive.namelist() if name.endswith("data.pkl")]
             return archive.read(pickles[0]) if pickles else b""
-    except (OSError, zipfile.BadZipFile):
+    except Exception:  # another file, or a damaged archive, which can cause any error
         return b""
 
 
@@ -93,8 +93,8 @@ def check_can_replace(path: Path, flag: str, *, by_model: bool = False) -> None:
     Args:
         path: path of the file, which need not exist.
         flag: flag or argument that names it.
-        by_model: whether a model is written. It replaces a model that 'convert' made, but none of
-            a training, which could not go on.
+        by_model: whether a model is written. It may replace one that 'convert' made, but no
+            checkpoint of a training, which could then not be resumed.
     """
     if not path.is_file():
         return
@@ -103,8 +103,8 @@ def check_can_replace(path: Path, flag: str, *, by_model: bool = False) -> None:
         if trained or not by_model:
             what = "a checkpoint of a training" if by_model else "a checkpoint"
             raise UserError(f"{flag}: {path} is {what}; name another file")
-    of_data = path.suffix in (".bin", ".idx") or path.match("dict*.txt")
-    if of_data and any(path.parent.glob("dict*.txt")):
+    dictionaries = [*path.parent.glob("dict.txt"), *path.parent.glob("dict.*.txt")]
+    if dictionaries and (path.suffix in (".bin", ".idx") or path in dictionaries):
         raise UserError(f"{flag}: {path} is a file of binarized data; name another file")
 
 

@@ -40,14 +40,14 @@ def digest(dictionary: Any) -> str:
     return f"{len(dictionary)} {hashlib.sha256(words.encode()).hexdigest()}"
 
 
-def digest_kept(state: Mapping[str, Any], side: str) -> str | None:
-    """Digest in a checkpoint for the side "source" or "target", or None if there is none.
+def kept_in(state: Mapping[str, Any], name: str) -> str | None:
+    """What a checkpoint holds of its dictionaries and languages, or None.
 
-    ``side`` can also be "source_lang" or "target_lang", for the language.
+    ``name`` is "source" or "target" for a digest, "source_lang" or "target_lang" for a language.
     """
     entry: Any = state
-    for name in ("task_state", STATE, side):
-        entry = entry.get(name) if isinstance(entry, Mapping) else None
+    for key in ("task_state", STATE, name):
+        entry = entry.get(key) if isinstance(entry, Mapping) else None
     return entry if isinstance(entry, str) and entry else None
 
 
@@ -74,25 +74,26 @@ def digests_of(task: Any) -> dict[str, dict[str, str]]:
 
 def is_reversed(state: Mapping[str, Any], source: str | None, target: str | None) -> bool:
     """Tell whether a checkpoint was trained to translate from ``target`` to ``source``."""
-    trained = (digest_kept(state, "source_lang"), digest_kept(state, "target_lang"))
+    trained = (kept_in(state, "source_lang"), kept_in(state, "target_lang"))
     return bool(source and target) and trained == (target, source)
 
 
-def check_dictionaries(state: dict[str, Any], task: Any) -> None:
+def check_dictionaries(state: dict[str, Any], task: Any, *, direction: bool = True) -> None:
     """Raise a UserError if a checkpoint was trained with other dictionaries than a task's.
 
-    So it is if it was trained in the other direction. Of the checkpoint's ``state``, only the entry
-    ``task_state`` is used.
+    The same holds for a checkpoint of the other ``direction``, unless a new training only begins
+    with its parameters. Of the checkpoint's ``state``, only the entry ``task_state`` is used.
     """
     source = getattr(task.cfg, "source_lang", None)
     target = getattr(task.cfg, "target_lang", None)
-    if is_reversed(state, source, target):
+    if direction and is_reversed(state, source, target):
         raise UserError(
             f"the checkpoint was trained to translate from {target} to {source}, and the data are "
-            f"from {source} to {target}: use the data that the model was trained on."
+            f"from {source} to {target}: give --source-lang {target} --target-lang {source}, or "
+            "the data that the model was trained on."
         )
     for side in ("source", "target"):
-        trained = digest_kept(state, side)
+        trained = kept_in(state, side)
         dictionary = getattr(task, f"{side}_dictionary")
         if trained is not None and trained != digest(dictionary):
             words = trained.split()[0]

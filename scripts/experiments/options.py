@@ -791,6 +791,13 @@ def read_rows(path: Path) -> dict[Case, Row]:
     return found
 
 
+def _cut_to_whole_lines(path: Path) -> None:
+    """Remove a last line that was not written to its end, before others follow it."""
+    if path.is_file():
+        content = path.read_bytes()
+        path.write_bytes(content[: content.rfind(b"\n") + 1])
+
+
 def write_table(rows: Sequence[Row], folder: Path) -> None:
     """Write options.csv, and the logs of each program and model."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -862,7 +869,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tried_options = {case.option[2:] for case in cases}
     unknown = [option for option in args.option or () if option not in tried_options]
     if unknown:
-        raise SystemExit(f"options.py: --option {unknown[0]}: the programs have no such option")
+        raise SystemExit(
+            f"options.py: --option {unknown[0]}: the chosen programs and models have no such option"
+        )
     cases = cases[:: args.every]
     partial = bool(args.program or args.model or args.option or args.every > 1)
     if partial and (args.folder / "options.csv").exists():
@@ -870,7 +879,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"options.py: {args.folder}/options.csv exists, and these are not all cases; name "
             "another folder"
         )
-    done = read_rows(args.rows) if args.rows is not None else {}
+    done = {}
+    if args.rows is not None:
+        done = read_rows(args.rows)
+        _cut_to_whole_lines(args.rows)
     with tempfile.TemporaryDirectory(prefix="fairseq-kerbs-options-") as temporary:
         work = Path(temporary).resolve()
         new = [case for case in cases if case not in done]

@@ -101,11 +101,11 @@ def translate(configuration: str, data: str, folder: str, lines: Sequence[str]) 
     paths = [str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(
-        command, input=text, stdout=subprocess.PIPE, text=True, check=False, env=environment
+        command, input=text.encode(), stdout=subprocess.PIPE, check=False, env=environment
     )
     if done.returncode != 0:
         raise UserError(f"{folder}: translate ended with status {done.returncode}; see above")
-    found = done.stdout.removesuffix("\n").split("\n")
+    found = done.stdout.decode("utf-8").removesuffix("\n").split("\n")
     if len(found) != len(lines):
         raise UserError(f"{folder}: {len(found)} translations of {len(lines)} lines")
     return found

@@ -241,14 +241,11 @@ def select_runs(
             missing[run.prepared] = " ".join(text.split())
         elif not finished or Path(work, run.output).exists():
             selected.append(run)
+    # and cannot be counted before it has finished
     present = {run.label for run in selected}
-    for run in [each for each in selected if each.table["kind"] == "neighbours"]:
-        if run.baseline not in present:
-            selected.remove(run)
-            missing[run.baseline] = (
-                f"{run.baseline} has not finished, beside which the rows of {run.table['name']} "
-                "are counted. They are left out"
-            )
+    selected = [
+        run for run in selected if run.table["kind"] != "neighbours" or run.baseline in present
+    ]
     return selected, list(missing.values())
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fairseq_kerbs.utils.errors import UserError, sentence_of
-from fairseq_kerbs.utils.files import check_can_write
+from fairseq_kerbs.utils.files import check_can_write, read_object, write_json
 from fairseq_kerbs.utils.processes import run_program, stop_on_signals, usable_cores
 from scripts.tables.descriptions import NAMES, OTHERS, Run, select_runs
 from scripts.tables.pages import check_ratings
@@ -153,12 +153,10 @@ def _is_of_this_work(results: Path, work: Path, note: bool) -> bool:
     written with it, because Snakemake takes a file with the same content for the same.
     """
     origin = results / ".work"
-    if origin.is_file() and json.loads(origin.read_text("utf-8"))["work"] == str(work.absolute()):
+    if read_object(origin).get("work") == str(work.absolute()):
         return True
     if note:
-        results.mkdir(parents=True, exist_ok=True)
-        content = {"work": str(work.absolute()), "since": time.time()}
-        origin.write_text(json.dumps(content), "utf-8")
+        write_json(origin, {"work": str(work.absolute()), "since": time.time()})
     return False
 
 

@@ -154,6 +154,8 @@ def test_no_command_replaces_a_model_of_a_training_or_data(tmp_path: Path) -> No
     for name in ("dict.de.txt", "dict.txt", "test.de-en.de.idx", "train.bin", "notes.txt"):
         (tmp_path / "bin" / name).write_text("mine")
     (tmp_path / "other.bin").write_text("no data")
+    (tmp_path / "dictionary.txt").write_text("words")
+    (tmp_path / "torn.pt").write_bytes((tmp_path / "converted.pt").read_bytes()[:200])
     refusals = {
         "checkpoint_last.pt": ("is a checkpoint; name", "is a checkpoint of a training; name"),
         "converted.pt": ("is a checkpoint; name", ""),
@@ -163,6 +165,8 @@ def test_no_command_replaces_a_model_of_a_training_or_data(tmp_path: Path) -> No
         "bin/train.bin": ("is a file of binarized data; name", "is a file of binarized data"),
         "bin/notes.txt": ("", ""),
         "other.bin": ("", ""),
+        "dictionary.txt": ("", ""),
+        "torn.pt": ("", ""),
         "new.pt": ("", ""),
     }
     for name, sentences in refusals.items():

@@ -183,6 +183,7 @@ MISUSES = [
     ("train {work}/whole.yaml {work}/bin: {out}/save", "has an empty name; write folders"),
     ("train {work}/whole.yaml {work}/lm {out}/save", "is text of one language (it has dict.txt)"),
     ("generate {work}/whole.yaml {work}/lm {work}/trained --output {out}/o", "is text of one lang"),
+    ("translate {work}/whole.yaml {work}/lm {work}/trained", "is text of one language"),
     (f"{WHOLE} --task language_modeling --arch lstm_lm_kerbs", "is text of two languages (it has"),
     (f"{WHOLE} --best-checkpoint-metric blu", "is not logged; give one of loss, nll_loss, ppl"),
     (f"{WHOLE} --best-checkpoint-metric accuracy", "is not logged; add --report-accuracy"),
@@ -413,6 +414,7 @@ PARALLEL = f"{PREPARE} {TEXT}"
 FOLLOWED = {
     "train {work}/whole.yaml {work}/lm {out}/save": PARALLEL,
     "generate {work}/whole.yaml {work}/lm {work}/trained --output {out}/o": PARALLEL,
+    "translate {work}/whole.yaml {work}/lm {work}/trained": PARALLEL,
     f"{WHOLE} --task language_modeling --arch lstm_lm_kerbs": f"{LANGUAGE} --train {{work}}/two",
     f"{PREPARE} {TEXT} --max-word 9": f"{PARALLEL} --max-words 9",
     f"{PREPARE} {TEXT} --valid {{work}}/none": PARALLEL,

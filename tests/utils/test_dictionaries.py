@@ -17,7 +17,7 @@ KEPT = dictionaries.STATE
 
 @pytest.mark.parametrize("kept", [None, "abc", [1], {KEPT: [1]}, {KEPT: {"source": 5}}])
 def test_what_is_no_digest_is_none(kept: object) -> None:
-    assert dictionaries.digest_kept({"task_state": kept}, "source") is None
+    assert dictionaries.kept_in({"task_state": kept}, "source") is None
 
 
 def test_a_file_that_is_no_dictionary_is_named(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_data_of_the_other_direction_are_refused(tiny_work: Path, tmp_path: Path
         parts = {"de": "en", "en": "de", "de-en": "en-de"}
         name = ".".join(parts.get(part, part) for part in file.name.split("."))
         shutil.copy(file, data / name)
-    says = "was trained to translate from de to en, and the data are from en to de: use the data"
+    says = "was trained to translate from de to en, and the data are from en to de: give --source"
     shutil.copy(tiny_work / "model.pt", tmp_path / "checkpoint_last.pt")
     flags = "--path", tiny_work / "model.pt", "--cpu", *commands.USER_DIR
     assert says in commands.run("fairseq-generate", data, *flags, status=1)
@@ -47,6 +47,11 @@ def test_data_of_the_other_direction_are_refused(tiny_work: Path, tmp_path: Path
         assert says in commands.run("fairseq-kerbs", *words, status=2)
     with pytest.raises(SystemExit, match=says):
         fairseq_train(data, "--save-dir", tmp_path, "--max-update", 3)
+    # a training of the other direction may begin with its parameters
+    fairseq_train(
+        data, "--save-dir", tmp_path / "n", "--finetune-from-model", tiny_work / "model.pt"
+    )
+    assert (tmp_path / "n" / "checkpoint_last.pt").exists()
 
 
 @pytest.mark.parametrize(("language", "side"), [("de", "source"), ("en", "target")])

@@ -63,7 +63,7 @@ def test_a_sample_of_the_table_comes_out_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--option", "lrr"], "--option lrr: the programs have no such option"),
+        (["--option", "lrr"], "--option lrr: the chosen programs and models have no such option"),
         (["--option", "lr"], "options.csv exists, and these are not all cases"),
         (["--every", "50"], "options.csv exists, and these are not all cases"),
     ],
@@ -136,6 +136,11 @@ def test_rows_are_kept_but_for_failures(tmp_path: Path) -> None:
     with (tmp_path / "rows").open("a") as stream:
         stream.write(f"{rows[0].as_json()[:40]}")  # a row that was not written to its end
     assert options.read_rows(tmp_path / "rows") == {case: rows[0]}
+    options._cut_to_whole_lines(tmp_path / "rows")
+    third = Row(Case("fairseq-train", "lstm_kerbs", "--seed", "8"), "works", "")
+    with (tmp_path / "rows").open("a") as stream:
+        stream.write(f"{third.as_json()}\n")
+    assert options.read_rows(tmp_path / "rows") == {case: rows[0], third.case: third}
     assert options.read_rows(tmp_path / "none") == {}
     options.write_table(rows, tmp_path)
     assert table(tmp_path / "options.csv")[0]["with"] == "--optimizer sgd"
