@@ -28,6 +28,9 @@ from fairseq_kerbs.training.sense_updates import SenseSchedule, install_hook
 from fairseq_kerbs.utils.checkpoint_files import not_finite
 from fairseq_kerbs.utils.errors import UserError
 
+OUTPUT_PREFIX = "decoder.output."
+"""What the names of the output layer's parameters begin with."""
+
 
 class KerbsModel(BaseFairseqModel):
     """Mixin for fairseq models: flags, construction, and checks of loaded checkpoints."""
@@ -124,12 +127,15 @@ class KerbsModel(BaseFairseqModel):
         fairseq calls this before it loads them.
         """
         super().upgrade_state_dict(state_dict)
-        check_output_layer(self.decoder.output, state_dict)
         missing = self.state_dict().keys() - state_dict.keys()
+        others = {name for name in missing if not name.startswith(OUTPUT_PREFIX)}
+        has_layer = any(name.startswith(OUTPUT_PREFIX) for name in state_dict)
+        if not (has_layer and others):  # else sizes of the layer would be compared in vain
+            check_output_layer(self.decoder.output, state_dict)
         if missing:
             raise UserError(
-                f"the checkpoint has no {min(missing)}: give the architecture, the numbers "
-                "of layers and the other flags that it was trained with."
+                f"the checkpoint has no {min(others or missing)}: give the architecture, the "
+                "numbers of layers and the other flags that it was trained with."
             )
         diverged = not_finite(state_dict)
         if diverged is not None:
@@ -279,7 +285,7 @@ def check_output_layer(layer: OutputLayer, state_dict: dict[str, Tensor]) -> Non
     The error names the flags or the data that differ, or the damage.
     """
     expected = layer.state_dict()
-    prefix = "decoder.output."
+    prefix = OUTPUT_PREFIX
     held = {k.removeprefix(prefix): v for k, v in state_dict.items() if k.startswith(prefix)}
     held = {key: value for key, value in held.items() if not key.startswith(SAMPLE)}
     if not held:
