@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -29,6 +30,8 @@ from fairseq_kerbs.utils.files import STDIN, read_lines
 
 if TYPE_CHECKING:
     from sacrebleu.significance import Result
+
+logger = logging.getLogger(__name__)
 
 source_option = click.option(
     "--source",
@@ -76,9 +79,11 @@ def read_answers(
 ) -> tuple[list[str], dict[str, list[str]]]:
     """Read sources, and each system's answers by name, from NAME=FILE.
 
-    With ``fill``, answers that fairseq-generate left out are empty.
+    With ``fill``, answers that fairseq-generate left out are empty. A warning is logged if S- lines
+    of a system are other sentences than the source.
     """
-    from fairseq_kerbs.evaluation.texts import read_texts
+    from fairseq_kerbs.data.generated import read_generated
+    from fairseq_kerbs.evaluation.texts import is_other_text, read_texts
 
     paths: dict[str, Path] = {}
     for system in systems:
@@ -93,6 +98,13 @@ def read_answers(
         name: read_texts(path, "H", lang, unescape, sentences=len(sources), fill=fill)
         for name, path in paths.items()
     }
+    for file in filter(Path.is_file, paths.values()):  # a pipe cannot be read again
+        output = read_generated(read_lines(file), str(file))
+        if output is not None and is_other_text(output.sources, sources):
+            logger.warning(
+                f"{file} has other source sentences (S- lines) than --source {source}: give the "
+                "source that was translated"
+            )
     return sources, answers
 
 

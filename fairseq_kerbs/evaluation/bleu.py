@@ -20,8 +20,8 @@ from fairseq_kerbs.data.languages import base_language
 from fairseq_kerbs.data.tokens import composed
 from fairseq_kerbs.evaluation.texts import (
     detokenize_lines,
-    has_other_targets,
     has_subwords,
+    is_other_text,
     is_spaced,
     read_texts,
     tokenized,
@@ -176,7 +176,7 @@ def _check_targets(
                     f"{name} (--hypotheses) equals the T- lines of {reference} (--reference) in "
                     "every line: see that the two are not swapped"
                 )
-    elif references and all(has_other_targets(output, texts) for texts in references.values()):
+    elif references and all(is_other_text(output.references, t) for t in references.values()):
         logger.warning(
             f"{name} has other target sentences (T- lines) than {' and '.join(references)}: give "
             "the reference of the same text"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fairseq_kerbs.data.generated import GeneratedOutput, Part, read_generated
@@ -131,15 +131,19 @@ def read_texts(
     return _raw_texts(output, part, language, unescape, sentences=sentences, fill=fill)
 
 
-def has_other_targets(output: GeneratedOutput, reference: Sequence[str]) -> bool:
-    """Tell whether most T- lines of an output are other sentences than those of a reference.
+def is_other_text(found: Mapping[int, str], lines: Sequence[str]) -> bool:
+    """Tell whether most sentences of an output are others than those of a raw text.
 
     Letters and digits are compared, without case. Sentences with unknown words are not compared.
+
+    Args:
+        found: S- or T- lines of fairseq-generate by the number of their sentence, from 0.
+        lines: the raw text, a sentence per line.
     """
     pairs = [
-        (join_subwords(text), reference[number])
-        for number, text in output.references.items()
-        if number < len(reference) and _UNKNOWN not in text
+        (join_subwords(text), lines[number])
+        for number, text in found.items()
+        if number < len(lines) and "<unk>" not in text
     ]
     others = sum(_letters(html.unescape(text)) != _letters(line) for text, line in pairs)
     return 2 * others > len(pairs)

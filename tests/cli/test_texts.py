@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.cli import Capsys, kerbs
+from tests.helpers.cli import Capsys, Log, kerbs
 from tests.helpers.commands import run
 
 
@@ -30,6 +30,23 @@ def test_a_system_is_named_before_the_first_equals_sign(tmp_path: Path, capsys: 
     shown = kerbs(capsys, *given, "--system", f"softmax={source}")
     assert "kerbs" in shown
     assert "eins zwei" in shown
+
+
+@pytest.mark.parametrize("command", ["examples", "human-eval export"])
+def test_a_source_of_another_text_is_noticed(
+    command: str, tmp_path: Path, capsys: Capsys, caplog: Log
+) -> None:
+    right = text_file(tmp_path / "right", "Guten Morgen!\nDas ist es.\n")
+    wrong = text_file(tmp_path / "wrong", "Das ist es.\nGuten Morgen!\n")
+    output = "S-1\tdas ist es .\nH-1\t-1\tThat 's it .\nS-0\tgu@@ ten Morgen !\nH-0\t-1\tHello .\n"
+    systems = [f"--system=a={text_file(tmp_path / 'a', output)}", f"--system=b={right}"]
+    for source, noticed in ((right, False), (wrong, True)):
+        caplog.clear()
+        more = [] if command == "examples" else ["--items", 1, "--key", tmp_path / f"{source}.key"]
+        more += [] if command == "examples" else ["--sheets", tmp_path / f"{source} sheets"]
+        kerbs(capsys, *command.split(), "--source", source, *systems, *more)
+        says = f"a has other source sentences (S- lines) than --source {source}"
+        assert (says in caplog.text) == noticed
 
 
 LEFT_OUT = "H-1\t-1\tIt is Anna 's .\nH-0\t-1\tGood mor@@ ning !\nSentences of test: 4\n"
