@@ -256,12 +256,13 @@ def _check_kind(held: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
         )
     size = held["weight"].shape[1]
     difference = expected["weight"].shape[1] - size
-    if abs(difference) == 1:
-        one, other = ("without", "with") if difference > 0 else ("with", "without")
+    if abs(difference) == 1:  # the bias is one more number of each embedding
+        in_model = "with" if difference > 0 else "without"
+        in_checkpoint = "without" if difference > 0 else "with"
         raise UserError(
-            f"the checkpoint was trained {one} --sense-bias, and this model is {other} it "
-            f"(--reallocation {config.policies_with_bias()} turns it on): give the flags that it "
-            "was trained with."
+            f"the checkpoint was trained {in_checkpoint} --sense-bias, and this model is "
+            f"{in_model} it (--reallocation {config.policies_with_bias()} turns it on): give the "
+            "flags that it was trained with."
         )
     if difference:
         raise UserError(

@@ -44,18 +44,19 @@ def iter_lines(path: Path | str) -> Iterator[str]:
     UTF-8.
     """
     number = 0
-    raw = b""
+    first = b""
     try:
         # opened by name, standard input would start at its beginning again
         source: Any = os.dup(0) if str(path) == STDIN else path
         with (gzip.open if str(path).endswith(".gz") else open)(source, "rb") as stream:
             for number, raw in enumerate(stream, start=1):
+                first = first or raw
                 line = raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
                 yield line.removeprefix("\ufeff") if number == 1 else line
     except UnicodeDecodeError as error:
-        if number == 1 and is_checkpoint(Path(path)):
+        if is_checkpoint(Path(path)):
             raise UserError(f"{path} is a checkpoint; name a text file") from None
-        if number == 1 and raw.startswith(_COMPRESSED):
+        if first.startswith(_COMPRESSED):
             raise UserError(
                 f"{path} is compressed; decompress it first (gzip is read if the name ends in .gz)"
             ) from None

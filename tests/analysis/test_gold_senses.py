@@ -43,9 +43,9 @@ def test_comparison_with_gold_senses(trained: Trained, tmp_path: Path, reported:
 def test_gold_senses_of_no_word_of_the_model(
     trained: Trained, tmp_path: Path, capsys: Capsys
 ) -> None:
-    (tmp_path / "gold.tsv").write_text("0\t0\tzzz\ta\n")
-    command = ["senses", trained.kerbs, "--data", trained.data, "--gold", tmp_path / "gold.tsv"]
-    error = kerbs(capsys, *command, status=2)
+    gold = tmp_path / "gold.tsv"
+    gold.write_text("0\t0\tzzz\ta\n")
+    error = kerbs(capsys, "senses", trained.kerbs, "--data", trained.data, "--gold", gold, status=2)
     assert "--gold has no word of the split that is a single token of the model" in error
 
 

@@ -203,8 +203,10 @@ def test_data_of_another_task_are_refused(
 ) -> None:
     checkpoint = Checkpoint(name, tmp_path)
     checkpoint.write()
-    for command in (["senses", checkpoint.path], ["neighbours", checkpoint.path]):
-        error = kerbs(capsys, *command, "--data", data / other, "--split", "test", status=2)
+    for command in ("senses", "neighbours"):
+        error = kerbs(
+            capsys, command, checkpoint.path, "--data", data / other, "--split", "test", status=2
+        )
         assert re.search(says, error)
         assert error.count("\n") == 1
 

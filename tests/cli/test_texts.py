@@ -32,21 +32,50 @@ def test_a_system_is_named_before_the_first_equals_sign(tmp_path: Path, capsys: 
     assert "eins zwei" in shown
 
 
-@pytest.mark.parametrize("command", ["examples", "human-eval export"])
+GENERATED = """\
+S-1\tdas ist es .
+H-1\t-1\tThat 's it .
+S-0\tgu@@ ten Morgen !
+H-0\t-1\tHello .
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "is_other"),
+    [
+        ("Guten Morgen!\nDas ist es.\n", False),
+        ("Das ist es.\nGuten Morgen!\n", True),
+    ],
+)
 def test_a_source_of_another_text_is_noticed(
-    command: str, tmp_path: Path, capsys: Capsys, caplog: Log
+    text: str, is_other: bool, tmp_path: Path, capsys: Capsys, caplog: Log
 ) -> None:
-    right = text_file(tmp_path / "right", "Guten Morgen!\nDas ist es.\n")
-    wrong = text_file(tmp_path / "wrong", "Das ist es.\nGuten Morgen!\n")
-    output = "S-1\tdas ist es .\nH-1\t-1\tThat 's it .\nS-0\tgu@@ ten Morgen !\nH-0\t-1\tHello .\n"
-    systems = [f"--system=a={text_file(tmp_path / 'a', output)}", f"--system=b={right}"]
-    for source, noticed in ((right, False), (wrong, True)):
-        caplog.clear()
-        more = [] if command == "examples" else ["--items", 1, "--key", tmp_path / f"{source}.key"]
-        more += [] if command == "examples" else ["--sheets", tmp_path / f"{source} sheets"]
-        kerbs(capsys, *command.split(), "--source", source, *systems, *more)
-        says = f"a has other source sentences (S- lines) than --source {source}"
-        assert (says in caplog.text) == noticed
+    source = text_file(tmp_path / "source", text)
+    answers = text_file(tmp_path / "answers", GENERATED)
+    says = f"{answers} has other source sentences (S- lines) than --source {source}"
+    system = f"a={answers}"
+    other = f"b={source}"
+    kerbs(capsys, "examples", "--source", source, "--system", system, "--system", other)
+    assert (says in caplog.text) == is_other
+    caplog.clear()
+    kerbs(
+        capsys,
+        "human-eval",
+        "export",
+        "--source",
+        source,
+        "--system",
+        system,
+        "--system",
+        other,
+        "--items",
+        1,
+        "--key",
+        tmp_path / "key.json",
+        "--sheets",
+        tmp_path / "sheets",
+    )
+    assert (says in caplog.text) == is_other
 
 
 LEFT_OUT = "H-1\t-1\tIt is Anna 's .\nH-0\t-1\tGood mor@@ ning !\nSentences of test: 4\n"

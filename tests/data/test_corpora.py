@@ -200,8 +200,21 @@ def iwslt_archive(path: Path, monkeypatch: Patch, files: dict[str, bytes]) -> Pa
 def test_iwslt_archive_to_data(tmp_path: Path, monkeypatch: Patch, capsys: Capsys) -> None:
     archive = iwslt_archive(tmp_path / "i.tgz", monkeypatch, iwslt_files())
     dest = tmp_path / "d"
-    command = ["prepare-iwslt16", archive, "--dest", dest, "--merges", "20"]
-    assert "note:" not in kerbs(capsys, *command)
+
+    def prepared(to: Path, *flags: str, status: int = 0) -> str:
+        return kerbs(
+            capsys,
+            "prepare-iwslt16",
+            archive,
+            "--dest",
+            to,
+            "--merges",
+            "20",
+            *flags,
+            status=status,
+        )
+
+    assert "note:" not in prepared(dest)
     german = ["Guten Morgen & danke.", "Eins < zwei und drei.", "Ende."]
     assert read_lines(dest / "raw" / "train.de")[:3] == german
     assert read_lines(dest / "raw" / "train.en")[1] == "One < two and &three."
@@ -210,13 +223,12 @@ def test_iwslt_archive_to_data(tmp_path: Path, monkeypatch: Patch, capsys: Capsy
     for split, part in (("train", "train"), ("valid", "tst2013"), ("test", "tst2014")):
         for language in ("de", "en"):
             assert size_of(dest / "bin" / f"{split}.de-en.{language}") == TALK_COUNTS[part]
-    assert not [line for line in kerbs(capsys, *command).splitlines() if line.endswith("...")]
-    other = ["--test", "tst2010,tst2014", "--joined-dictionary"]
-    refusal = kerbs(capsys, *command, *other, status=2)
+    assert not [line for line in prepared(dest).splitlines() if line.endswith("...")]
+    refusal = prepared(dest, "--test", "tst2010,tst2014", "--joined-dictionary", status=2)
     assert "prepared with other settings (joined_dictionary, sets); name another" in refusal
-    command[3] = tmp_path / "e"
-    kerbs(capsys, *command, *other)
-    assert size_of(tmp_path / "e" / "bin" / "test1.de-en.en") == 3
+    other = tmp_path / "e"
+    prepared(other, "--test", "tst2010,tst2014", "--joined-dictionary")
+    assert size_of(other / "bin" / "test1.de-en.en") == 3
 
 
 @pytest.mark.usefixtures("read_only")

@@ -320,8 +320,9 @@ def test_long_training_sentences_are_dropped_where_asked(tmp_path: Path, capsys:
     (tmp_path / "dest").rename(tmp_path / "sentences of 80 words")
     assert sizes() == {"train": whole, "valid": whole, "test": whole}  # running text
     assert "longer than" not in printed[1]
-    command = ["prepare-lm", folder, "--dest", tmp_path / "dest 2", "--max-words"]
-    error = kerbs(capsys, *command, 1, status=2)
+    error = kerbs(
+        capsys, "prepare-lm", folder, "--dest", tmp_path / "dest 2", "--max-words", 1, status=2
+    )
     assert error.count("\n") == 1
     assert "train.txt has more than 1 words; increase --max-words, or" in error
 

@@ -39,19 +39,22 @@ def test_data_of_the_other_direction_are_refused(tiny_work: Path, tmp_path: Path
         name = ".".join(parts.get(part, part) for part in file.name.split("."))
         shutil.copy(file, data / name)
     says = "was trained to translate from de to en, and the data are from en to de: give --source"
-    shutil.copy(tiny_work / "model.pt", tmp_path / "checkpoint_last.pt")
-    flags = "--path", tiny_work / "model.pt", "--cpu", *commands.USER_DIR
-    assert says in commands.run("fairseq-generate", data, *flags, status=1)
-    for command in (["senses"], ["report", "-o", tmp_path / "a.html"]):
-        words = [command[0], tiny_work / "model.pt", "--data", data, *command[1:]]
-        assert says in commands.run("fairseq-kerbs", *words, status=2)
+    model = tiny_work / "model.pt"
+    shutil.copy(model, tmp_path / "checkpoint_last.pt")
+    assert says in commands.run(
+        "fairseq-generate", data, "--path", model, "--cpu", *commands.USER_DIR, status=1
+    )
+    assert says in commands.run("fairseq-kerbs", "senses", model, "--data", data, status=2)
+    page = tmp_path / "a.html"
+    assert says in commands.run(
+        "fairseq-kerbs", "report", model, "--data", data, "-o", page, status=2
+    )
     with pytest.raises(SystemExit, match=says):
         fairseq_train(data, "--save-dir", tmp_path, "--max-update", 3)
     # a training of the other direction may begin with its parameters
-    fairseq_train(
-        data, "--save-dir", tmp_path / "n", "--finetune-from-model", tiny_work / "model.pt"
-    )
-    assert (tmp_path / "n" / "checkpoint_last.pt").exists()
+    new = tmp_path / "new"
+    fairseq_train(data, "--save-dir", new, "--finetune-from-model", model)
+    assert (new / "checkpoint_last.pt").exists()
 
 
 @pytest.mark.parametrize(("language", "side"), [("de", "source"), ("en", "target")])

@@ -163,6 +163,13 @@ def test_compressed_text_without_its_suffix_is_said(suffix: str, tmp_path: Path)
         read_lines(packed)
 
 
+def test_compressed_text_may_have_a_line_that_is_text(tmp_path: Path) -> None:
+    """The head of a zip file has a time, and so any bytes."""
+    (tmp_path / "packed").write_bytes(b"PK\x03\x04\n\x80")
+    with pytest.raises(UserError, match=r"packed is compressed; decompress it first"):
+        read_lines(tmp_path / "packed")
+
+
 def test_a_checkpoint_is_no_compressed_text(tmp_path: Path) -> None:
     torch.save({"model": {}}, tmp_path / "model.pt")
     with pytest.raises(UserError, match=r"model.pt is a checkpoint; name a text file"):

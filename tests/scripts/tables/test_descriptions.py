@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import fields
 from itertools import product
 from pathlib import Path
@@ -17,7 +18,7 @@ from fairseq_kerbs.kernels import KERNELS, build_kernel
 from fairseq_kerbs.models import PRESETS
 from fairseq_kerbs.models.config import KerbsConfig
 from fairseq_kerbs.utils.errors import UserError
-from scripts.tables.descriptions import NAMES, OTHERS, TABLES, load_table, select_runs
+from scripts.tables.descriptions import NAMES, OTHERS, TABLES, Run, load_table, select_runs
 from tests.helpers.cli import parsed
 from tests.helpers.gao_reference import NINE
 from tests.helpers.tables import OWN, runs_of
@@ -219,8 +220,12 @@ def test_patterns_select_rows_and_runs(tmp_path: Path) -> None:
 
 def test_runs_beside_a_baseline_have_it_with_them(tmp_path: Path) -> None:
     (tmp_path / "wikitext2").mkdir()
-    given = ["gao4"], "small", str(tmp_path), str(tmp_path)
-    runs, _ = select_runs(*given, only=["gao4/lm/mix_big/s1"])
+
+    def selected(only: Sequence[str] = (), finished: str = "") -> tuple[list[Run], list[str]]:
+        folder = str(tmp_path)
+        return select_runs(["gao4"], "small", folder, folder, only=only, finished=finished)
+
+    runs, _ = selected(only=["gao4/lm/mix_big/s1"])
     lin, mixture = runs
     assert (lin.row, mixture.row) == ("lin", "mix_big")
     assert mixture.output == f"{mixture.folder}/neighbours_{Path(lin.folder).name}.json"
@@ -229,25 +234,30 @@ def test_runs_beside_a_baseline_have_it_with_them(tmp_path: Path) -> None:
     output = tmp_path / mixture.output
     output.parent.mkdir(parents=True)
     output.touch()
-    assert select_runs(*given, finished="yes") == ([], [])
+    assert selected(finished="yes") == ([], [])
     (tmp_path / lin.output).parent.mkdir(parents=True)
     (tmp_path / lin.output).touch()
-    runs, missing = select_runs(*given, finished="yes")
+    runs, missing = selected(finished="yes")
     assert [run.row for run in runs] == ["lin", "mix_big"]
     assert missing == []
 
 
 def test_a_table_that_is_named_twice_counts_once(tmp_path: Path) -> None:
     (tmp_path / "multi30k").mkdir()
-    given = "small", str(tmp_path), str(tmp_path)
-    once, _ = select_runs(["2"], *given)
-    for names in (["2", "2"], ["2", "table2"], ["2", str(TABLES / "table2.yaml")]):
-        twice, _ = select_runs(names, *given)
-        assert [run.label for run in twice] == [run.label for run in once]
+
+    def labels(*tables: str) -> list[str]:
+        runs, _ = select_runs(tables, "small", str(tmp_path), str(tmp_path))
+        return [run.label for run in runs]
+
+    once = labels("2")
+    assert once
+    assert labels("2", "2") == once
+    assert labels("2", "table2") == once
+    assert labels("2", str(TABLES / "table2.yaml")) == once
     other = tmp_path / "table2.yaml"
     other.write_text(OWN)
     with pytest.raises(UserError, match="have the same name"):
-        select_runs(["2", str(other)], *given)
+        labels("2", str(other))
 
 
 def test_a_part_of_the_text_is_not_taken_for_the_whole(tmp_path: Path) -> None:
