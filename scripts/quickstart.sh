@@ -57,7 +57,7 @@ mkdir -p -- "$folder"
 cd -- "$folder"
 config=$CHECKOUT/configs/toy.yaml
 LOG=$PWD/steps.log
-say "all that the steps print goes to $LOG and train.log beside it"
+say "all that the steps print goes to $LOG, and to train.log and senses.txt beside it"
 
 INSTALL_LOG=$LOG step "1/7 install" bash "$CHECKOUT/scripts/install.sh"
 installed=$SECONDS

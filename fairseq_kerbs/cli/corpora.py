@@ -147,7 +147,8 @@ def toy(folder: Path, train: int, valid: int, test: int, seed: int) -> None:
     type=Whole(min=0),
     metavar="N",
     default=0,
-    help="for joint BPE: minimum frequency of a subword in a language. 0 turns it off",
+    help="minimum frequency of a subword in its language; rarer ones are split further. 0 turns it "
+    "off",
 )
 @joined_option
 def prepare(**flags: Any) -> None:

@@ -224,10 +224,10 @@ def generate(
         language = rules["language"]
         unescape = unescape or rules["escape"]
         scored_as = pair[1] if base_language(pair[1]) in bleu.TOKENIZED else language
-        # which may refuse the language
+        # a UserError is raised if sacreBLEU's tokenizer of the language is missing
         metric = bleu.bleu_metric(language=scored_as, lowercase=rules["lowercase"])
         metrics = {"BLEU": metric}
-        check_reference(call, first_data, reference)
+        check_reference(call, first_data, reference, pair)
     with naming_files(experiment, "generate", passed_on):
         check_call(call, data, dry_run=dry_run)
     output = output or Path(save_dir) / f"generate-{call.values.gen_subset}.txt"
@@ -238,14 +238,18 @@ def generate(
         return 0
     check_checkpoints(call)
     if is_translation(call):
-        check_direction(call, *languages_of_text(call, data))
+        languages = languages_of_text(call, data)
+        check_direction(call, *languages)
+        sentences = sentences_of(first_data, call.values.gen_subset, languages)
+    else:
+        sentences = None
     _choose_threads(experiment, data, call)
-    sentences = sentences_of(first_data, call.values.gen_subset)
     with atomic_write(output) as stream:
         status = run_fairseq(command, call, Path(save_dir), stdout=stream)
         if status:
             raise SystemExit(status)  # it has been said why
-        if sentences is not None:  # it shares the place in the file with the program
+        # this line follows the output of the program, because both write to the same open file
+        if sentences is not None:
             stream.write(count_line(call.values.gen_subset, sentences) + "\n")
     if print_senses:
         add_senses(call, first_data, output)
@@ -257,8 +261,10 @@ def generate(
     return 0
 
 
-def check_reference(call: Call, data: Path, reference: Path) -> None:
+def check_reference(call: Call, data: Path, reference: Path, languages: tuple[str, str]) -> None:
     """Raise a UserError if the reference is no raw text with a line for each sentence of the split.
+
+    ``languages`` are source and target, because ``data`` may have several pairs.
 
     Splits of which fairseq leaves sentences out are checked after the translation.
     """
@@ -270,7 +276,7 @@ def check_reference(call: Call, data: Path, reference: Path) -> None:
     if not any(line.strip() for line in lines):
         raise UserError(f"--reference {reference} has no text; give one translation per line")
     values = call.values
-    sentences = sentences_of(data, values.gen_subset)
+    sentences = sentences_of(data, values.gen_subset, languages)
     fewer = values.skip_invalid_size_inputs_valid_test or values.num_shards > 1
     if sentences is not None and not fewer and sentences != len(lines):
         raise UserError(
@@ -280,11 +286,16 @@ def check_reference(call: Call, data: Path, reference: Path) -> None:
 
 
 def add_senses(call: Call, data: Path, output: Path) -> None:
-    """Add lines of senses to what fairseq-generate has written."""
+    """Add lines of senses to what fairseq-generate has written.
+
+    They have names if the training text is there.
+    """
+    from fairseq_kerbs.cli.models import has_training_text
     from fairseq_kerbs.cli.senses import text_with_senses
     from fairseq_kerbs.program_checks import checkpoints_of
 
-    text = text_with_senses(checkpoints_of(call)[0], data, output, names=True, trust=True)
+    names = has_training_text(data)
+    text = text_with_senses(checkpoints_of(call)[0], data, output, names=names, trust=True)
     with atomic_write(output) as stream:
         stream.write(text)
 

@@ -36,7 +36,7 @@ def least_count_option(default: int) -> Callable[[Any], Any]:
         type=Whole(min=0),
         metavar="N",
         default=default,
-        help="minimum labelled occurrences of a word",
+        help="minimum labelled occurrences of a word; with --all-words, of its frequent senses",
     )
 
 

@@ -65,6 +65,11 @@ def read_names(trained: Trained, split: str) -> SenseNames:
     return SenseNames(text, trained.dictionary.symbols, target_language(trained))
 
 
+def has_training_text(data: Path) -> bool:
+    """Whether a folder has binarized training text, by which senses are named."""
+    return any(data.glob("train*.idx"))
+
+
 def target_language(trained: Trained) -> str | None:
     """Code of the language of a model's words, or None if its task has none."""
     settings = trained.task.cfg or trained.task.args

@@ -27,7 +27,7 @@ from fairseq_kerbs.analysis.words import (
     word_numbers,
 )
 from fairseq_kerbs.checkpoints.contexts import contexts_of
-from fairseq_kerbs.cli.models import Trained, read_names
+from fairseq_kerbs.cli.models import Trained, has_training_text, read_names
 from fairseq_kerbs.utils.errors import UserError
 
 
@@ -55,7 +55,7 @@ def contexts_by_sense(
     """
     layer = trained.layer
     (number,) = word_numbers(trained.dictionary, [word])
-    names_split = "train" if any(data.glob("train*.idx")) else split
+    names_split = "train" if has_training_text(data) else split
     found_names = read_names(trained, names_split)
     symbols = trained.dictionary.symbols
     begins = is_always_piece(symbols[number], of_sentencepiece(symbols))

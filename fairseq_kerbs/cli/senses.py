@@ -15,6 +15,7 @@ import click
 from fairseq_kerbs.cli.models import (
     Trained,
     check_senses,
+    has_training_text,
     read_model,
     read_names,
     target_language,
@@ -318,7 +319,7 @@ def _words_by_number(trained: Trained, data: Path | None, with_pieces: bool) -> 
     layer, dictionary, _, task = trained
     known = None
     if data is not None:
-        if not any(data.glob("train*.idx")):
+        if not has_training_text(data):
             raise UserError(
                 f"--by-number-of-senses and --table: {data} has no training data, which tell words "
                 "from pieces"
@@ -475,6 +476,11 @@ def print_senses(
     Add K-ID lines to GENERATED, the output of fairseq-generate with this model and without
     --remove-bpe. They have word#sense:posterior for each token of a hypothesis.
     """
+    if names and not has_training_text(data):
+        raise UserError(
+            f"--names: {data} has no binarized training text, by which senses are named; leave "
+            "--names out, or name the folder of the training"
+        )
     text = text_with_senses(checkpoint, data, generated, names=names, trust=trust_checkpoint)
     write_output(output, text)
 
@@ -484,15 +490,15 @@ def text_with_senses(
 ) -> str:
     """Add lines of senses to a file of fairseq-generate's.
 
-    The lines have names if the training data have them.
+    With ``names`` the lines have names of senses, too, for which ``data`` must have training text.
     """
     from fairseq_kerbs.analysis.printed_senses import with_senses
     from fairseq_kerbs.utils.files import read_lines
 
     lines = read_lines(generated)
     trained = read_model(checkpoint, data, trust=trust)
-    by_row = None
-    if names and any(data.glob("train*.idx")):
-        by_row = read_names(trained, "train")
-    added = with_senses(lines, trained.model, trained.task, str(generated), by_row)
+    found_names = None
+    if names:
+        found_names = read_names(trained, "train")
+    added = with_senses(lines, trained.model, trained.task, str(generated), found_names)
     return "".join(f"{line}\n" for line in added)

@@ -158,15 +158,21 @@ def count_line(subset: str, sentences: int) -> str:
     return f"Sentences of {subset}: {sentences}"
 
 
-def sentences_of(data: Path, subset: str) -> int | None:
+def sentences_of(data: Path, subset: str, languages: tuple[str, str]) -> int | None:
     """Number of sentences of a split of binarized or raw parallel data.
 
     None if there is no such split, or if fairseq-generate will find that it is damaged.
+
+    Args:
+        data: folder of the data, which may have other languages, too.
+        subset: name of the split.
+        languages: source and target language.
     """
     from fairseq.data import indexed_dataset
 
-    for file in sorted(data.glob(f"{subset}.*-*.*")):
-        prefix = file if file.suffix not in (".idx", ".bin", ".vocab") else file.with_suffix("")
+    source, target = languages
+    for pair in (f"{source}-{target}", f"{target}-{source}"):  # fairseq reads both
+        prefix = data / f"{subset}.{pair}.{source}"
         kind = indexed_dataset.infer_dataset_impl(str(prefix))
         if kind == "raw":
             return sum(1 for _ in iter_lines(prefix))

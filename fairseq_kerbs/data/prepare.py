@@ -193,11 +193,16 @@ class ParallelText:
     def check(self) -> None:
         """Check suffixes and files.
 
-        A UserError is raised for suffixes that are equal or that fairseq cannot read, a file that
-        cannot be read, or different numbers of lines.
+        A UserError is raised for suffixes that are equal or that fairseq cannot read, a threshold
+        without subwords, a file that cannot be read, or different numbers of lines.
         """
         if self.source_lang == self.target_lang:
             raise UserError("--source-lang and --target-lang must differ: they name the two files")
+        if self.bpe == "none" and self.vocabulary_threshold > 0:
+            raise UserError(
+                "--vocabulary-threshold is for subwords, which --bpe none does not make; leave one "
+                "of them out"
+            )
         for side, language in (("source", self.source_lang), ("target", self.target_lang)):
             if not re.fullmatch(r"\w+", language):  # fairseq splits names of files at - and .
                 raise UserError(

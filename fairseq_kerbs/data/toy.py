@@ -137,7 +137,10 @@ def toy_pairs(count: int, seed: int, taken: set[str]) -> Iterator[tuple[str, str
             if taken.isdisjoint((german, english)):
                 break
         else:
-            raise UserError(f"the templates have no {count} different pairs; reduce --train")
+            raise UserError(
+                f"the templates have fewer than {count} different pairs; reduce --train, --valid "
+                "or --test"
+            )
         taken |= {german, english}
         yield german, english, sense
 

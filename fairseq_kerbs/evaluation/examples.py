@@ -122,7 +122,9 @@ def as_markdown(examples: Sequence[Example]) -> str:
     tables = []
     for example in examples:
         rows = [f"| {' | '.join(map(escape_markdown, row))} |" for row in example.rows()]
-        tables.append("\n".join([f"| | {example.title()} |", "| --- | --- |", *rows, ""]))
+        tables.append(
+            "\n".join([f"| | {escape_markdown(example.title())} |", "| --- | --- |", *rows, ""])
+        )
     return "\n".join(tables)
 
 

@@ -45,10 +45,22 @@ def describe_versions() -> dict[str, Any]:
     for name in ("fairseq", "fairseq_kerbs"):
         installed = importlib.metadata.distributions(name=name)
         versions[name] = next((package.version for package in installed), None)
-    command = ["git", "-C", str(PLUGIN_FOLDER.parent), "describe", "--always", "--dirty=+changes"]
-    command += ["--abbrev=40", "--exclude=*"]
+    return versions | {"cuda": torch.version.cuda, "revision": revision_of(PLUGIN_FOLDER)}
+
+
+def revision_of(folder: Path) -> str | None:
+    """The git revision of a folder, with ``+changes`` if files differ from it.
+
+    None without git, and where git does not have the folder's files: a package in a virtual
+    environment may lie inside of another repository.
+    """
+    git = ["git", "-C", str(folder)]
     try:
-        git = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+        tracked = subprocess.run([*git, "ls-files", "--error-unmatch", "."], capture_output=True)
+        if tracked.returncode != 0:
+            return None
+        describe = ["describe", "--always", "--dirty=+changes", "--abbrev=40", "--exclude=*"]
+        described = subprocess.run([*git, *describe], capture_output=True, text=True)
     except FileNotFoundError:  # git is not installed
-        git = ""
-    return versions | {"cuda": torch.version.cuda, "revision": git or None}
+        return None
+    return described.stdout.strip() or None

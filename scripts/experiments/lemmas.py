@@ -150,6 +150,7 @@ def learn_senses(
             if made.reset_moments:
                 reset_moments(optimizer, layer.sense_parameters(), made.senses)
             moves.append(made.moved)
+    last_losses = losses[-20:]
     senses = layer.senses_per_word()
     centers = F.pad(training.length * direction, (0, int(layer.biased)), value=1.0)
     logits = layer.sense_logits(centers, torch.arange(len(word))).detach()  # [C, M]
@@ -163,7 +164,7 @@ def learn_senses(
         "used": float((clusters_of_sense > 0).float().mean()),
         "moves": sum(moves),
         "late_moves": sum(moves[-max(1, len(moves) // 5) :]),
-        "loss": sum(losses[-20:]) / 20,
+        "loss": sum(last_losses) / len(last_losses),
     }
 
 

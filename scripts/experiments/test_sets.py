@@ -32,10 +32,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from pandas import DataFrame
 
+from fairseq_kerbs.analysis.words import csv_of
 from fairseq_kerbs.configurations import language_pair
 from fairseq_kerbs.evaluation.bleu import bleu_metric, corpus_scores, paired_bootstrap
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import read_lines
+from fairseq_kerbs.utils.files import atomic_write, check_can_write, read_lines
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 TOGETHER = "all"
@@ -198,6 +199,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, help="CSV file of all scores")
     args = parser.parse_args(arguments)
     try:
+        if args.output is not None:
+            check_can_write(args.output, "--output")
         source, target = language_pair(args.data)
         systems = read_systems(args.system)
         sources = read_sets(args.sets, source)
@@ -211,11 +214,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         together = [line for lines in sources.values() for line in lines]
         rows = compare(systems, args.data, together, references)
     except UserError as error:
-        parser.exit(1, f"test_sets.py: {error}\n")
+        parser.exit(2, f"test_sets.py: {error}\n")
     print(summary(rows).to_string(index=False))
     print(f"BLEU: {rows[0]['signature']}")
     if args.output is not None:
-        DataFrame(rows).to_csv(args.output, index=False)
+        with atomic_write(args.output) as stream:
+            stream.write(csv_of(DataFrame(rows)))
 
 
 if __name__ == "__main__":

@@ -28,11 +28,17 @@ from pandas import DataFrame
 from scipy.stats import spearmanr
 
 from fairseq_kerbs.analysis.report import training_counts
-from fairseq_kerbs.analysis.words import has_letter, sense_numbers, usage_shares, word_numbers
+from fairseq_kerbs.analysis.words import (
+    csv_of,
+    has_letter,
+    sense_numbers,
+    usage_shares,
+    word_numbers,
+)
 from fairseq_kerbs.checkpoints import load_layer
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import read_lines
+from fairseq_kerbs.utils.files import atomic_write, check_can_write, read_lines
 
 PAIRS = Path(__file__).with_name("theta_pairs.txt")
 Row = dict[str, Any]
@@ -77,9 +83,11 @@ def compare(
 ) -> tuple[list[Row], Row]:
     """θ of both words of each pair, and a summary of a model.
 
-    The summary has the number of pairs in which the broad word has the larger θ, the number in
-    which the more frequent word has it, and the rank correlation of θ with frequency over all
-    whole words that have been trained on. There is no p, because words stand in several pairs.
+    The summary has the number of pairs in which the broad word has the larger θ. Of the pairs whose
+    words differ in frequency, it has the number in which the more frequent word has the larger θ.
+    It also has the rank correlation of θ with frequency, over all entries that end a word and have
+    been trained on: whole words, and last pieces of BPE. There is no p, because words stand in
+    several pairs.
     """
     entries, thetas, counts = theta_of_words(checkpoint, dictionary)
     rows: list[Row] = []
@@ -97,24 +105,26 @@ def compare(
             }
         )
     larger = sum(row["theta_broad"] > row["theta_narrow"] for row in rows)
+    unlike = [row for row in rows if row["count_broad"] != row["count_narrow"]]
     more_frequent = sum(
         (row["theta_broad"] > row["theta_narrow"]) == (row["count_broad"] > row["count_narrow"])
-        for row in rows
+        for row in unlike
     )
-    whole = [
+    ends = [
         number
         for number, word in enumerate(entries.symbols)
         if counts[number] and has_letter(word) and not word.endswith("@@")
     ]
-    frequency = spearmanr(np.asarray(thetas)[whole], np.asarray(counts)[whole])
+    frequency = spearmanr(np.asarray(thetas)[ends], np.asarray(counts)[ends])
     summary = {
         "checkpoint": str(checkpoint),
         "pairs": len(rows),
         "broad word has the larger theta": larger,
+        "pairs of different frequency": len(unlike),
         "more frequent word has the larger theta": more_frequent,
-        "words": len(whole),
-        "mean theta": float(np.mean(np.asarray(thetas)[whole])),
-        "deviation": float(np.std(np.asarray(thetas)[whole], ddof=1)),
+        "words": len(ends),
+        "mean theta": float(np.mean(np.asarray(thetas)[ends])),
+        "deviation": float(np.std(np.asarray(thetas)[ends], ddof=1)),
         "correlation with frequency": float(frequency.statistic),
     }
     return rows, summary
@@ -136,19 +146,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows: list[Row] = []
     summaries: list[Row] = []
     try:
+        for flag, path in (("--output", args.output), ("--summary", args.summary)):
+            if path is not None:
+                check_can_write(path, flag)
         pairs = read_pairs(args.pairs)
         for checkpoint in args.checkpoint:
             of_model, summary = compare(checkpoint, args.dict, pairs)
             rows += of_model
             summaries.append(summary)
     except UserError as error:
-        parser.exit(1, f"theta.py: {error}\n")
+        parser.exit(2, f"theta.py: {error}\n")
     for summary in summaries:
         print(", ".join(f"{name} {value}" for name, value in summary.items()))
     if args.output is not None:
-        DataFrame(rows).to_csv(args.output, index=False)
+        _write(args.output, rows)
     if args.summary is not None:
-        DataFrame(summaries).to_csv(args.summary, index=False)
+        _write(args.summary, summaries)
+
+
+def _write(path: Path, rows: Sequence[Row]) -> None:
+    """Write rows as CSV."""
+    with atomic_write(path) as stream:
+        stream.write(csv_of(DataFrame(rows)))
 
 
 if __name__ == "__main__":

@@ -69,9 +69,12 @@ def unpacked_source(folder: Path, sha256: str = SHA256) -> Path:
     A BuildError is raised if there is no such file, no download, or its checksum is not `sha256`.
     """
     given = os.environ.get("FAIRSEQ_SDIST")
-    archive = Path(given).expanduser() if given else _download(folder)
-    if not archive.is_file():
-        raise BuildError(f"FAIRSEQ_SDIST names {archive}, which is not a file")
+    if given:
+        archive = Path(given).expanduser()
+        if not archive.is_file():
+            raise BuildError(f"FAIRSEQ_SDIST names {archive}, which is not a file")
+    else:
+        archive = _download(folder)
     checksum = hashlib.sha256(archive.read_bytes()).hexdigest()
     if checksum != sha256:
         raise BuildError(
@@ -96,7 +99,10 @@ def nested_pip_environment(outer: Mapping[str, str], stand_in: str) -> dict[str,
     index = outer.get("UV_DEFAULT_INDEX")
     if index:
         env.setdefault("PIP_INDEX_URL", index)
-    return env | {"PYTHONPATH": f"{stand_in}{os.pathsep}{outer.get('PYTHONPATH', '')}"}
+    paths = [stand_in]
+    if outer.get("PYTHONPATH"):  # Python would read an empty entry as the working folder
+        paths.append(outer["PYTHONPATH"])
+    return env | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _download(folder: Path) -> Path:

@@ -351,7 +351,8 @@ async function use() {
   await wait();
   seen.back = [byId("one").hidden, document.activeElement.textContent];
   seen.opened = [];
-  for (const hash of ["#日本語", "#%23word%3D%25", "#%", "#ban@@%232", "#ier%231", "#@@ier"]) {
+  const hashes = ["#日本語", "#%23word%3D%25", "#%", "#ban@@%232", "#ier%231", "#@@ier", "#ierx"];
+  for (const hash of hashes) {
     location.hash = hash;
     await wait();
     const asked = document.querySelector(".asked strong")?.textContent;
@@ -407,6 +408,7 @@ def test_a_browser_shows_a_word(hostile: str, tmp_path: Path) -> None:
             ["ban@@", "ban@@#2"],
             ["@@ier", "ier#1"],
             ["@@ier", ""],
+            None,
         ],
     }
 

@@ -212,15 +212,25 @@ def test_text_is_no_output(lines: list[str]) -> None:
 
 
 def test_sentences_of_data(tiny_work: Path, tmp_path: Path) -> None:
-    assert sentences_of(tiny_work / "bin", "test") == 6
-    assert sentences_of(tiny_work / "bin", "train") == 40
-    assert sentences_of(tiny_work / "bin", "test1") is None
+    pair = ("de", "en")
+    assert sentences_of(tiny_work / "bin", "test", pair) == 6
+    assert sentences_of(tiny_work / "bin", "train", pair) == 40
+    assert sentences_of(tiny_work / "bin", "test", ("en", "de")) == 6
+    assert sentences_of(tiny_work / "bin", "test1", pair) is None
     (tmp_path / "test.de-en.de").write_text("eins\u2028zwei\ndrei\n")
-    assert sentences_of(tmp_path, "test") == 2
+    assert sentences_of(tmp_path, "test", pair) == 2
+
+
+def test_sentences_of_each_pair_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "test.de-en.de").write_text("eins\nzwei\n")
+    (tmp_path / "test.fr-en.fr").write_text("un\n")
+    assert sentences_of(tmp_path, "test", ("de", "en")) == 2
+    assert sentences_of(tmp_path, "test", ("fr", "en")) == 1
+    assert sentences_of(tmp_path, "test", ("de", "fr")) is None
 
 
 def test_a_damaged_index_is_left_to_fairseq(tiny_work: Path, tmp_path: Path) -> None:
     for file in (tiny_work / "bin").glob("test.*"):
         content = file.read_bytes()
         (tmp_path / file.name).write_bytes(content[:30] if file.suffix == ".idx" else content)
-    assert sentences_of(tmp_path, "test") is None
+    assert sentences_of(tmp_path, "test", ("de", "en")) is None

@@ -27,7 +27,9 @@ def test_published_figures_are_of_this_text(tmp_path: Path) -> None:
 
 def test_more_than_the_templates_can_make_is_refused(monkeypatch: Patch) -> None:
     monkeypatch.setattr(toy.Composer, "sentence", lambda *_: ("Ja.", "Yes."))
-    with pytest.raises(UserError, match=r"no 2 different pairs; reduce --train"):
+    with pytest.raises(
+        UserError, match=r"fewer than 2 different pairs; reduce --train, --valid or --test"
+    ):
         list(toy.toy_pairs(2, 1, set()))
 
 

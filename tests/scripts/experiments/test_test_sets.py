@@ -77,7 +77,7 @@ def test_wrong_arguments_are_named(
         (work / missing).unlink()
     with pytest.raises(SystemExit) as ended:
         main(arguments(work, *systems))
-    assert ended.value.code == 1
+    assert ended.value.code == 2
     assert said in capsys.readouterr().err
 
 

@@ -41,6 +41,10 @@ def test_theta_of_a_word_is_weighted_by_usage(trained: tuple[Path, Path]) -> Non
     assert [row["theta_broad"] for row in rows] == pytest.approx([expected, float(a[0])])
     assert [row["theta_narrow"] for row in rows] == pytest.approx([float(a[0]), expected])
     assert (summary["pairs"], summary["broad word has the larger theta"]) == (2, 1)
+    # the same word twice tells nothing about frequency
+    _, summary = compare(*trained, [("a", "the"), ("the", "the")])
+    assert summary["pairs of different frequency"] == 1
+    assert summary["more frequent word has the larger theta"] == 1
     assert not [name for name in summary if name.startswith("p ") or name == "p"]
 
 
@@ -68,7 +72,7 @@ def test_pairs_are_checked(trained: tuple[Path, Path], tmp_path: Path, capsys: C
     file.write_text("nothing the\n")
     with pytest.raises(SystemExit) as ended:
         main([str(trained[0]), "--dict", str(trained[1]), "--pairs", str(file)])
-    assert ended.value.code == 1
+    assert ended.value.code == 2
     assert "nothing: not in the dictionary" in capsys.readouterr().err
 
 
