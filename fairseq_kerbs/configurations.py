@@ -122,21 +122,24 @@ def load_experiment(path: Path | str, extending: tuple[Path, ...] = ()) -> Exper
     generate: Flags = {}
     placement = None
     origins: dict[tuple[str, str], Path] = {}
-    for name in extended if isinstance(extended, list) else [extended]:
+    if not isinstance(extended, list):
+        extended = [extended]
+    for name in extended:
         file = Path(os.path.normpath(_folder_of(path) / str(name)))  # without '..' in messages
         if not file.is_file():
             raise UserError(f"{path}: extends: {file}: no such file")
         if file in (path, *extending):
             raise UserError(f"{path}: extends: {file} extends this file")
         parent = load_experiment(file, (path, *extending))
-        files += [file for file in parent.files if file not in files]
+        files += [read for read in parent.files if read not in files]
         train |= parent.train
         generate |= parent.generate
-        placement = parent.placement or placement
+        if parent.placement is not None:
+            placement = parent.placement
         origins |= parent.origins
     own = {
-        "train": check_flags(f"{path}: train", content.get("train")),
-        "generate": check_flags(f"{path}: generate", content.get("generate")),
+        "train": flags_of_section(f"{path}: train", content.get("train")),
+        "generate": flags_of_section(f"{path}: generate", content.get("generate")),
     }
     train |= own["train"]
     generate |= own["generate"]
@@ -156,7 +159,7 @@ def _folder_of(path: Path) -> Path:
 def _placement(path: Path, content: Any) -> StagedPlacement:
     """Read the section ``placement`` of a configuration."""
     try:
-        flags = check_flags(f"{path}: placement: train", content.pop("train", None))
+        flags = flags_of_section(f"{path}: placement: train", content.pop("train", None))
         numbers = {name: float(value) for name, value in content.items()}
         placement = StagedPlacement(**numbers, train=flags)
     except (AttributeError, TypeError, ValueError):
@@ -196,8 +199,8 @@ def configuration_names() -> list[str]:
     return sorted(str(p) for p in paths if "base" not in p.name and p.parts[0] not in other)
 
 
-def check_flags(where: str, content: Any) -> Flags:
-    """Check the flags of a section, which ``where`` names, and read empty values as None.
+def flags_of_section(where: str, content: Any) -> Flags:
+    """The flags of a section, which ``where`` names, with None for empty values.
 
     A UserError is raised if the section is no mapping, a flag has leading dashes, or a value is
     neither a scalar nor a list of texts.

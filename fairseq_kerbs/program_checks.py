@@ -374,8 +374,9 @@ def check_languages(call: Call, data: str) -> tuple[str, str] | None:
     fairseq reads them from the names of files, unless both are given.
 
     Raises:
-        UserError: a language is not one of the data's, or only one is given, which fairseq ignores;
-            or the data are text of one language where the task reads two, or the reverse.
+        UserError: a language is not one of the data's; only one is given, and it is not that of the
+            data, which fairseq would read instead; or the data are text of one language where the
+            task reads two, or the reverse.
     """
     _check_number_of_languages(call, data)
     values = vars(call.values)
@@ -395,16 +396,17 @@ def check_languages(call: Call, data: str) -> tuple[str, str] | None:
         if values["source_lang"] == values["target_lang"]:
             raise UserError("--source-lang and --target-lang are one language; give two")
         return values["source_lang"], values["target_lang"]
-    pair = language_pair(data) if given else None
-    for name, found in zip(("source_lang", "target_lang"), pair or ()):
-        other = {"source_lang": "target_lang", "target_lang": "source_lang"}[name]
-        if name in given and given[name] != found:
-            rest = next(one for one in pair or () if one != given[name])
-            raise UserError(
-                f"{call.flag(name)} {given[name]} is not read alone, and the data are from "
-                f"{' to '.join(pair or ())}; give {call.flag(other)} {rest} as well"
-            )
-    return pair
+    if not given:
+        return None
+    source, target = language_pair(data)
+    ((name, language),) = given.items()
+    found = {"source_lang": source, "target_lang": target}
+    if found[name] != language:
+        raise UserError(
+            f"{call.flag(name)} {language} is not read alone, and the data are from {source} to "
+            f"{target}; give --source-lang and --target-lang"
+        )
+    return source, target
 
 
 def is_translation(call: Call) -> bool:
@@ -499,10 +501,12 @@ def _check_unused_splits(call: Call, data: str) -> None:
     try:
         raise_if_valid_subsets_unintentionally_ignored(read)
     except ValueError:
-        more = [split for split in splits_in(Path(data.split(":")[0])) if split != "valid"]
-        numbered = [split for split in more if re.match(r"valid*[0-9]", split)]
+        splits = {split for folder in data.split(":") for split in splits_in(Path(folder))}
+        unnamed = splits.difference(str(call.values.valid_subset).split(","))
+        # the pattern is fairseq's own
+        further = sorted(split for split in unnamed if re.match(r"valid*[0-9]", split))
         raise UserError(
-            f"{data} has further splits for validation ({', '.join(numbered)}); give "
+            f"{data} has further splits for validation ({', '.join(further)}); give "
             "--ignore-unused-valid-subsets for those of --valid-subset alone, or "
             "--combine-valid-subsets and --upsample-primary 1 for all of them as one"
         ) from None

@@ -186,7 +186,7 @@ def test_languages_of_a_folder_of_dictionaries(bin_folder: Path, tmp_path: Path)
     assert languages() == ("de", "en")
     assert languages("-s", "en", "-t", "de") == ("en", "de")
     assert languages("-s", "de") == ("de", "en")
-    with pytest.raises(UserError, match="give --target-lang de as well"):
+    with pytest.raises(UserError, match="give --source-lang and --target-lang"):
         languages("-s", "en")
 
 

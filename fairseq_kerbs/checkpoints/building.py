@@ -82,7 +82,7 @@ def build_model_and_task(checkpoint: Checkpoint, data: Path | None) -> tuple[Any
     fault = f"does not fit --data {data}" if data else "has parameters that do not fit its settings"
     with as_user_error(checkpoint.path, fault, "use the data and the file of the model's training"):
         if data is None:
-            task = _placeholder_task(checkpoint)
+            task = _placeholder_task_of(checkpoint)
             model = models.build_model(config.model, task)
         else:
             task = tasks.setup_task(config.task)
@@ -95,7 +95,7 @@ def build_model_and_task(checkpoint: Checkpoint, data: Path | None) -> tuple[Any
     return model.eval(), task
 
 
-def _placeholder_task(checkpoint: Checkpoint) -> Any:
+def _placeholder_task_of(checkpoint: Checkpoint) -> Any:
     """A task with placeholder words, as many as the embeddings of a checkpoint are for."""
     tensors = checkpoint.state["model"]
     settings = checkpoint.config.task
@@ -108,10 +108,14 @@ def _placeholder_task(checkpoint: Checkpoint) -> Any:
     inputs = [len(tensors[name]) for name in embeddings if name in tensors]
     kinds = ("self", "future", "past")
     targets = [kind for kind in kinds if getattr(settings, f"{kind}_target", False)]
-    return building_task([*inputs, *outputs][0], outputs[0], targets or ["future"])
+    target = outputs[0]
+    source = (
+        inputs[0] if inputs else target
+    )  # a model without an input embedding reads target words
+    return placeholder_task(source, target, targets or ["future"])
 
 
-def building_task(source: int, target: int, targets: list[str]) -> SimpleNamespace:
+def placeholder_task(source: int, target: int, targets: list[str]) -> SimpleNamespace:
     """The attributes of a task that are needed to build a model, with placeholder words.
 
     ``source`` and ``target`` are sizes of dictionaries. ``targets`` are those of a language model,

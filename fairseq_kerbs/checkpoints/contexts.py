@@ -249,8 +249,18 @@ def contexts_of(
         if sample is None:
             sample = sample_of(words, len(task.target_dictionary), contexts.shape[-1], most)
         sample.add(target[mask], contexts[mask])
-    by_word = {word: sample.contexts(word)[:most] for word in words} if sample else {}
-    return {word: contexts for word, contexts in by_word.items() if len(contexts)}
+    if sample is None:
+        return {}
+    generator = torch.Generator().manual_seed(0)
+    by_word = {}
+    for word in words:
+        found = sample.contexts(word)
+        if len(found) > most:
+            # the first rows of a sample are no random part of it
+            found = found[torch.randperm(len(found), generator=generator)[:most]]
+        if len(found):
+            by_word[word] = found
+    return by_word
 
 
 def _sentences_with(
@@ -269,7 +279,9 @@ def _sentences_with(
     generator = torch.Generator().manual_seed(0)
     chosen: set[int] = set()
     for rows in found.values():
-        numbers, counts = torch.cat(rows).t() if rows else torch.empty(2, 0, dtype=torch.long)
+        if not rows:
+            continue
+        numbers, counts = torch.cat(rows).unbind(1)
         order = torch.randperm(len(numbers), generator=generator)
         before = counts[order].cumsum(0) - counts[order]
         chosen.update(numbers[order[before < most]].tolist())

@@ -246,7 +246,7 @@ def _place(source: SoftmaxModel, settings: PlacementOnData, max_senses: int) -> 
     loss = loss_in_bits(model, task, settings.valid_split, "--valid-split")
     started = time.perf_counter()
     sample = sample_split(model, task, settings.split, dim, settings.contexts, settings.memory)
-    sampled = time.perf_counter()
+    sampling_ended = time.perf_counter()
     total = round(settings.total_senses * words)
     bar = partial(progress, title="clusters", unit=" batches")
     number = None
@@ -259,16 +259,16 @@ def _place(source: SoftmaxModel, settings: PlacementOnData, max_senses: int) -> 
                 "--number-of-senses distortion"
             )
     limits = PlacementSettings(total, max_senses, settings.gap, number)
-    aligned = time.perf_counter()
+    aligning_ended = time.perf_counter()
     placement = place_senses(sample, limits, bar)
     return _Placed(
         placement,
         sample,
         by_evidence=number is not None,
         loss=loss,
-        sampling=sampled - started,
-        aligning=aligned - sampled,
-        clustering=time.perf_counter() - aligned,
+        sampling=sampling_ended - started,
+        aligning=aligning_ended - sampling_ended,
+        clustering=time.perf_counter() - aligning_ended,
     )
 
 
@@ -429,15 +429,15 @@ def sense_rows(source: SoftmaxModel, word_of_sense: Tensor, bias: Tensor) -> Ten
 def largest_difference(first: Any, second: Any, task: Any) -> float:
     """Largest difference of two models' log-probabilities on three random sentences, in nats."""
     generator = torch.Generator().manual_seed(1)
-    source, target = (
-        torch.randint(4, len(words), (3, 9), generator=generator)
-        for words in (task.source_dictionary, task.target_dictionary)
-    )
+    shape = (3, 9)
+    source = torch.randint(4, len(task.source_dictionary), shape, generator=generator)
+    target = torch.randint(4, len(task.target_dictionary), shape, generator=generator)
     batch = {"src_tokens": source, "src_lengths": torch.full((3,), 9)}
     if hasattr(first, "encoder"):
         batch["prev_output_tokens"] = target
-    scores = [m.get_normalized_probs(m(**batch), log_probs=True) for m in (first, second)]
-    return float((scores[0] - scores[1]).abs().max())
+    before = first.get_normalized_probs(first(**batch), log_probs=True)
+    after = second.get_normalized_probs(second(**batch), log_probs=True)
+    return float((before - after).abs().max())
 
 
 def _parameters_of(model: Any) -> dict[str, Tensor]:

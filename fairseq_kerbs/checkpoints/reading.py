@@ -101,10 +101,10 @@ def _check_content(path: Path, state: Any) -> None:
     """Raise a UserError unless a checkpoint has settings, and parameters that are finite."""
     content = state if isinstance(state, dict) else {}
     model = content.get("model")
-    tensors = isinstance(model, dict) and all(isinstance(value, Tensor) for value in model.values())
-    configured = isinstance(content.get("cfg"), Mapping)
-    settings = configured or isinstance(content.get("args"), argparse.Namespace)
-    if not (model and tensors and settings):
+    of_tensors = isinstance(model, dict) and all(isinstance(v, Tensor) for v in model.values())
+    has_cfg = isinstance(content.get("cfg"), Mapping)
+    has_args = isinstance(content.get("args"), argparse.Namespace)
+    if not (model and of_tensors and (has_cfg or has_args)):
         raise UserError(f"{path} holds no model of fairseq-train; name one of its checkpoints")
     diverged = not_finite(model)
     if diverged is not None:
@@ -240,7 +240,7 @@ def plain_settings(section: Any) -> dict[str, Any]:
     from omegaconf import OmegaConf
 
     if isinstance(section, argparse.Namespace):
-        return vars(section)
+        return dict(vars(section))
     settings = section
     if OmegaConf.is_config(section):
         settings = OmegaConf.to_container(section, resolve=True)
@@ -288,8 +288,11 @@ def _check_task(path: Path, settings: Any, trust: bool, data: Path | None) -> No
     name = getattr(settings, "_name", None) or getattr(settings, "task", None)
     registered = TASK_REGISTRY.get(name)
     readable = tuple(TASK_REGISTRY[task] for task in SAFE_TASKS)
-    # other tasks make batches in another way, so that trust does not help
-    unreadable = not issubclass(registered, readable) if registered else trust
+    if registered is None:
+        unreadable = trust  # without trust, an unknown task is refused below
+    else:
+        # other tasks make batches in another way, so that trust does not help
+        unreadable = not issubclass(registered, readable)
     if data is not None and unreadable:
         raise UserError(
             f"{path} was trained with --task {name}, whose data cannot be read; only those of "

@@ -53,8 +53,15 @@ def first_derivative(backward: Callable[..., Gradients]) -> Callable[..., Gradie
             results = backward(ctx, *incoming)
         if is_compiling() or not torch.is_grad_enabled():
             return results
-        given = [result.clone() for result in results if result is not None]  # of views, too
-        refusing = iter(_Refusal.apply(ctx.link, *given))
-        return tuple(None if result is None else next(refusing) for result in results)
+        places = []
+        copies = []  # of views, too, which an autograd function may not return
+        for place, result in enumerate(results):
+            if result is not None:
+                places.append(place)
+                copies.append(result.clone())
+        guarded = list(results)
+        for place, gradient in zip(places, _Refusal.apply(ctx.link, *copies)):
+            guarded[place] = gradient
+        return tuple(guarded)
 
     return wrapped

@@ -147,6 +147,11 @@ def register(kernel: KernelClass) -> KernelClass:
     return kernel
 
 
+def is_zero(partial: Tensor | float) -> bool:
+    """Whether a partial derivative is the number 0, so that no product with it is needed."""
+    return isinstance(partial, float) and partial == 0.0
+
+
 def kernel_options() -> dict[str, dict[str, KernelOption]]:
     """Options of all kernels: for each name of an option, the option of each kernel by its name."""
     found: dict[str, dict[str, KernelOption]] = {}

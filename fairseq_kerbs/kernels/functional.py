@@ -8,7 +8,14 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.kernels.autograd import first_derivative, link_of
-from fairseq_kerbs.kernels.base import KERNELS, Kernel, compute_dtype, safe_inverse, safe_norm
+from fairseq_kerbs.kernels.base import (
+    KERNELS,
+    Kernel,
+    compute_dtype,
+    is_zero,
+    safe_inverse,
+    safe_norm,
+)
 from fairseq_kerbs.kernels.prepared import widen
 
 
@@ -16,13 +23,19 @@ def build_kernel(name: str | Kernel, **options: Any) -> Kernel:
     """Build the kernel ``name`` with its options. A :class:`Kernel` is returned as it is.
 
     Raises:
-        ValueError: no kernel has that name, or an option is out of range.
+        ValueError: no kernel has that name, it has no such option or an option is out of range, or
+            a :class:`Kernel` is given together with options.
     """
     if isinstance(name, Kernel):
+        if options:
+            raise ValueError("`kernel` is built already: give its name together with options.")
         return name
     if name not in KERNELS:
         known = ", ".join(sorted(KERNELS))
         raise ValueError(f"`kernel`: there is no kernel named '{name}'; choose one of {known}.")
+    unknown = sorted(options.keys() - KERNELS[name].options.keys())
+    if unknown:
+        raise ValueError(f"`kernel`: {name} has no option '{unknown[0]}'.")
     return KERNELS[name](**options)
 
 
@@ -43,8 +56,8 @@ class _KernelFunction(torch.autograd.Function):
     @first_derivative
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, prepared = ctx.saved_tensors
-        x, h_norm, w_norm, _ = inputs
         kernel = ctx.kernel
+        x, h_norm, w_norm, _ = inputs
         partials = kernel.partials(x, h_norm, w_norm, prepared)
         if kernel.homogeneous:
             rest = kernel.value(x, h_norm, w_norm, prepared) - x * partials.x
@@ -52,16 +65,15 @@ class _KernelFunction(torch.autograd.Function):
                 h_norm=rest * safe_inverse(h_norm), w_norm=rest * safe_inverse(w_norm)
             )
         needs = ctx.needs_input_grad[3:]
-        gradients = (
-            _reduced(grad_output, partial, like) if need else None
-            for partial, like, need in zip(partials, inputs, needs)
-        )
+        gradients: list[Tensor | None] = []
+        for partial, like, need in zip(partials, inputs, needs):
+            gradients.append(_reduced(grad_output, partial, like) if need else None)
         return None, None, None, *gradients
 
 
 def _reduced(grad: Tensor, partial: Tensor | float, like: Tensor) -> Tensor:
     """Gradient by an input that was broadcast, from the partial derivative by it."""
-    if isinstance(partial, float) and partial == 0.0:
+    if is_zero(partial):
         return torch.zeros_like(like)
     return (grad * partial).sum_to_size(like.shape)
 
@@ -78,18 +90,21 @@ def apply_kernel(
 
     Args:
         kernel: the kernel.
-        x, h_norm, w_norm, theta: tensors that broadcast.
+        x: h·w, [..., M].
+        h_norm: |h|, [..., 1].
+        w_norm: |w|, [M].
+        theta: θ, [M]. Other shapes that broadcast to one are accepted, too.
         prepared: ``kernel.prepare(theta)`` in the dtype of the result, if it is known.
 
     Returns:
         the broadcast shape, in float64 if an input is float64, else float32.
     """
     dtype = compute_dtype(x, h_norm, w_norm, theta)
-    x = x.expand(torch.broadcast_shapes(x.shape, h_norm.shape, w_norm.shape, theta.shape))
-    x, h_norm, w_norm, theta = (value.to(dtype) for value in (x, h_norm, w_norm, theta))
+    shape = torch.broadcast_shapes(x.shape, h_norm.shape, w_norm.shape, theta.shape)
+    theta = theta.to(dtype)
     if prepared is None:
         prepared = kernel.prepare(theta.detach())
-    inputs = (x, h_norm, w_norm, theta)
+    inputs = (x.expand(shape).to(dtype), h_norm.to(dtype), w_norm.to(dtype), theta)
     return _KernelFunction.apply(kernel, link_of(*inputs), prepared, *inputs)
 
 
@@ -148,7 +163,7 @@ def kernel_logits(
         wide_h = h.to(dtype)
         wide_w = w.to(dtype)
         bound = build_kernel(kernel).bind(w.shape[1])
-        narrow = products or dtype
+        narrow = dtype if products is None else products
         x = widen(bound.map_contexts(wide_h).to(narrow) @ w.to(narrow).t(), dtype)  # [..., M]
         return apply_kernel(bound, x, safe_norm(wide_h), safe_norm(wide_w).squeeze(-1), theta)
 

@@ -220,7 +220,7 @@ class SphericalGaussianKernel(Kernel):
         factor, distance, variance = self._sums(x, h_norm, w_norm)
         inverse = 1.0 / variance
         by_variance = (0.5 * inverse) * (distance * inverse - factor)
-        # of |h|²; by |h| it is 2|h| times that
+        # of |h|², where components / factor is 1/d; by |h| it is 2|h| times that
         by_square = by_variance * (self.components / factor) - (0.5 * self.components) * inverse
         twice = 2.0 * by_square
         return Partials(inverse.expand_as(x), twice * h_norm, twice * w_norm)

@@ -26,7 +26,7 @@ THETA_LIMIT = 64.0
 """Limit of |θ|, beyond which the kernel is constant in θ. Since e^64 = 6e27, logits are finite in
 float32 up to |h||w| = 1e9."""
 
-RELEASED_RANGE = -4.0, 3.0
+RELEASED_RANGE = (-4.0, 3.0)
 """Where the learned parameter r of ``kerbs_released`` is log θ. Outside it is limited smoothly."""
 
 _PHI2 = [1 / math.factorial(k + 2) for k in range(22)]  # φ2(z) = Σ z^k/(k+2)!

@@ -81,7 +81,10 @@ def writes_products(a: Tensor, b: Tensor, result: Tensor) -> bool:
 def product_dtype(h: Tensor, w: Tensor) -> torch.dtype:
     """Dtype of products of h and w: autocast's, except for float64, as in torch."""
     common = torch.promote_types(h.dtype, w.dtype)
-    return common if common == torch.float64 else autocast_dtype(h.device.type) or common
+    of_autocast = autocast_dtype(h.device.type)
+    if common == torch.float64 or of_autocast is None:
+        return common
+    return of_autocast
 
 
 def widen(products: Tensor, dtype: torch.dtype) -> Tensor:

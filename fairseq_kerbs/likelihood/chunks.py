@@ -37,7 +37,7 @@ STEP = 32  # chunk sizes are multiples of it, which aligns rows of X with a CPU'
 CPU_TOKENS = 256  # maximum size of a chunk on a CPU
 CPU_BYTES = 128 << 20  # maximum size of X on a CPU
 GPU_SHARE_EAGER = 96  # logits take 1/96 of a GPU's memory in eager mode
-GPU_SHARE_COMPILED = 16  # and 1/16 compiled
+GPU_SHARE_COMPILED = 16  # logits take 1/16 of a GPU's memory if passes are compiled
 BLOCK = 1 << 18  # products per operation in eager mode
 
 _LAST = (-1,)
@@ -69,7 +69,9 @@ class LossInputs(NamedTuple):
     theta: Tensor  # kernel parameters, [M]
     table: SenseTable  # senses of each word
     target: Tensor  # target words, [N]
-    weight: Tensor  # weight of each token's loss in the sum, [N] in the compute dtype
+    weight: Tensor
+    """Factor of each token's gradients, [N] in the compute dtype. A loss is not multiplied by it,
+    but is 0 where it is 0."""
 
 
 class Smoothing(NamedTuple):
@@ -98,7 +100,7 @@ class TokenLosses(NamedTuple):
 
 
 class InputGradients(NamedTuple):
-    """Gradients of the weighted sum of all losses, in the compute dtype."""
+    """Gradients of the losses' sum with the weights of the tokens, in the compute dtype."""
 
     h: Tensor  # [N, d]
     w: Tensor  # [M, d]
@@ -117,7 +119,9 @@ def check_words(target: Tensor, vocab_size: int) -> None:
 def row_blocks(values: Tensor, whole: bool = False) -> list[slice]:
     """Blocks of rows of a matrix [m, n] that fit into a CPU's cache, or one block of all rows."""
     count, columns = values.shape
-    size = count if whole or values.is_cuda else BLOCK // max(1, columns)
+    size = BLOCK // max(1, columns)
+    if whole or values.is_cuda:
+        size = count
     size = max(1, size)
     return [slice(start, start + size) for start in range(0, count, size)]
 
@@ -141,7 +145,7 @@ def chunk_size(tokens: int, w: Tensor, compiled: bool, cpu_tokens: int = CPU_TOK
 def compute_losses(
     inputs: LossInputs, settings: LossSettings, gradients: bool
 ) -> tuple[TokenLosses, InputGradients | None]:
-    """Losses of all tokens and, if they are wanted, the gradients of their weighted sum.
+    """Losses of all tokens and, if they are wanted, the weighted sums of their gradients.
 
     Raises:
         ValueError: a target is outside the vocabulary.
@@ -258,7 +262,7 @@ class _Buffers(NamedTuple):
     word_means: Tensor  # of the same size
 
 
-class _Several(NamedTuple):
+class _PolysemousWords(NamedTuple):
     """The S words with several senses, for label smoothing."""
 
     senses: Tensor  # their rows in the table, [S, K]. A single word is there twice
@@ -269,7 +273,7 @@ class _Several(NamedTuple):
     row_of_sense: Tensor  # row of the word of each sense among the S, 0 for single ones, [M]
 
     @classmethod
-    def of(cls, table: SenseTable) -> _Several:
+    def of(cls, table: SenseTable) -> _PolysemousWords:
         """Find the words in a table of senses, of which one has several senses at least.
 
         A GPU would have to wait for their number, so there all words count as such.
@@ -317,7 +321,7 @@ class _Chunks:
         self.compiled = settings.compile and gradients and pays
         self.size = chunk_size(len(inputs.h), w, self.compiled)
         sums_by_word = settings.smoothing.word > 0 and len(self.table.senses) < len(w)
-        self.several = _Several.of(self.table) if sums_by_word else None
+        self.several = _PolysemousWords.of(self.table) if sums_by_word else None
         self.buffers = self._allocate()
         # sums over the chunks
         like = self.senses.w_norm  # has the compute dtype
@@ -465,7 +469,7 @@ class _Chunks:
         lowest = torch.full_like(target.logits, torch.finfo(scores.logits.dtype).min)
         scores.logits.scatter_(0, numbers, lowest)
         token_sums = self.rule.known_token_sums(scores.log_sum, weights, scores.words)
-        token_sums += self._pass(tokens, scores, weights)
+        token_sums += self._write_grad_products(tokens, scores, weights)
         token_sums += token_terms.sum(0)
         # index_put_ adds in a fixed order, also on a GPU
         self.norm_sums.index_put_((numbers,), sense_terms, accumulate=True)
@@ -484,7 +488,9 @@ class _Chunks:
             word=word * weight,
         )
 
-    def _pass(self, tokens: _Tokens, scores: _Scores, weights: LossWeights) -> Tensor:
+    def _write_grad_products(
+        self, tokens: _Tokens, scores: _Scores, weights: LossWeights
+    ) -> Tensor:
         """Overwrite logits or products by the gradient by products, except at the targets' senses.
 
         Adds to the sums for each sense, and returns the sum for each token, [n].

@@ -122,26 +122,42 @@ def call(function: Callable[..., Any], *arguments: Any, axes: Sequence[Axes] = (
     if not _works:
         return function(*arguments)
     started = time.perf_counter()
-    tensors = list(_tensors(arguments))
-    for value, varying in zip(tensors, axes or [(-1,)] * len(tensors)):
-        if value.dim():  # tokens vary in number: compile once for all numbers
-            for axis in varying:
-                torch._dynamo.maybe_mark_dynamic(value, axis % value.dim())
+    _mark_varying_axes(list(_tensors(arguments)), axes)
     try:
         result = _compiled(function)(*arguments)
     except (torch._dynamo.exc.TorchDynamoException, OSError) as error:  # before the function ran
         _works = False
-        cause = error.__cause__ or error
-        lines = [type(cause).__name__, *str(cause).strip().splitlines()]
-        logger.warning(
-            "torch.compile failed, so it is not used, which takes longer (%s). It "
-            "needs a C++ compiler on a CPU. %s=0 disables it.",
-            ": ".join(lines[:2]),
-            SWITCH,
-        )
+        _warn_of_failure(error)
         return function(*arguments)
-    if function.__name__ not in _seconds:
-        seconds = _seconds[function.__name__] = time.perf_counter() - started
-        total = sum(_seconds.values())
-        logger.info("compiled %s in %.1f s, %.1f s in all", function.__name__, seconds, total)
+    _log_first_call(function.__name__, time.perf_counter() - started)
     return result
+
+
+def _mark_varying_axes(tensors: Sequence[Tensor], axes: Sequence[Axes]) -> None:
+    """Have torch compile once for all sizes of the axes, such as numbers of tokens."""
+    for value, varying in zip(tensors, axes or [(-1,)] * len(tensors)):
+        if not value.dim():
+            continue
+        for axis in varying:
+            torch._dynamo.maybe_mark_dynamic(value, axis % value.dim())
+
+
+def _warn_of_failure(error: Exception) -> None:
+    """Say why nothing is compiled from now on."""
+    cause = error.__cause__ or error
+    lines = [type(cause).__name__, *str(cause).strip().splitlines()]
+    logger.warning(
+        "torch.compile failed, so it is not used, which takes longer (%s). It "
+        "needs a C++ compiler on a CPU. %s=0 disables it.",
+        ": ".join(lines[:2]),
+        SWITCH,
+    )
+
+
+def _log_first_call(name: str, seconds: float) -> None:
+    """Log the time of the first call of a function, which compiles it."""
+    if name in _seconds:
+        return
+    _seconds[name] = seconds
+    total = sum(_seconds.values())
+    logger.info("compiled %s in %.1f s, %.1f s in all", name, seconds, total)

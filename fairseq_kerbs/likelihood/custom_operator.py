@@ -45,8 +45,9 @@ def kernel_key(kernel: Kernel) -> str:
     options = [(name, _described(value)) for name, value in sorted(vars(kernel).items())]
     key = f"{type(kernel)}{options}"
     # classes of the same name can differ, such as one that a notebook defines again
-    while type(KERNELS_BY_KEY.setdefault(key, kernel)) is not type(kernel):
+    while key in KERNELS_BY_KEY and type(KERNELS_BY_KEY[key]) is not type(kernel):
         key += "'"
+    KERNELS_BY_KEY.setdefault(key, kernel)
     return key
 
 
@@ -126,12 +127,12 @@ class Request(NamedTuple):
     """What is asked of :class:`Nll`."""
 
     gradients: bool  # gradients will be needed
-    unreduced: bool  # the loss of each token instead of the weighted sum
+    unreduced: bool  # the loss of each token instead of the sum
     settings: OperatorSettings
 
 
 class Nll(torch.autograd.Function):
-    """Losses of tokens, or their weighted sum with gradients from the forward pass.
+    """Losses of tokens, or their sum with gradients from the forward pass.
 
     Gradients stay in the compute dtype until the loss scale of mixed precision multiplies them. If
     the losses are unreduced, backward computes the logits again: four products instead of three.

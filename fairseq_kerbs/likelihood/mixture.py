@@ -84,13 +84,16 @@ def mixture_nll(mixture: Mixture, target: Tensor, options: NllOptions) -> tuple[
     nll = torch.where(counted, nll, 0.0).detach()
     if options.reduction == "none":
         return loss, nll
-    number = counted.sum().clamp_min(1) if options.reduction == "mean" else 1
-    return loss.sum() / number, nll
+    total = loss.sum()
+    if options.reduction == "mean":
+        total = total / counted.sum().clamp_min(1)
+    return total, nll
 
 
 def _has_separate_components(mixture: Mixture, options: NllOptions) -> bool:
     """Whether each component's likelihood is computed by :mod:`.nll`."""
-    contexts, w = mixture.contexts, mixture.w
+    contexts = mixture.contexts
+    w = mixture.w
     faster = w.device.type == "cpu" and len(w) >= LEAST_WORDS and not is_compiling()
     # gradients by w are rounded to its dtype before they are summed over components
     exact = w.dtype == product_dtype(contexts, w) == compute_dtype(contexts, w)
@@ -125,12 +128,17 @@ def _losses_by_chunk(
     mixture: Mixture, target: Tensor, options: NllOptions
 ) -> tuple[Tensor, Tensor]:
     """Loss and nll of each token, [N] each, of which backward computes each chunk again."""
-    contexts, w, bias = mixture.contexts, mixture.w, mixture.bias
+    contexts = mixture.contexts
+    w = mixture.w
+    bias = mixture.bias
     products = product_dtype(contexts, w)
     summed = compute_dtype(contexts, w)  # dtype in which gradients of chunks are summed
-    mixture = mixture._replace(w=w.to(summed), bias=None if bias is None else bias.to(summed))
+    if bias is not None:
+        bias = bias.to(summed)
+    mixture = mixture._replace(w=w.to(summed), bias=bias)
     chunks = _chunks(mixture)
-    words = target.split(len(chunks[0].contexts) or 1)
+    size = max(1, len(chunks[0].contexts))
+    words = target.split(size)
     smoothing = options.smoothing_weights(len(w))
     losses = []
     nlls = []

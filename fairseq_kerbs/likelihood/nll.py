@@ -82,10 +82,15 @@ def check_target(target: Tensor, h: Tensor) -> None:
     given = (target.shape, target.dtype, target.device)
     needed = (h.shape[:1], torch.int64, h.device)
     if given != needed:
-        is_text, needed_text = (
-            f"{dtype} {list(shape)} on {device}" for shape, dtype, device in (given, needed)
+        raise ValueError(
+            f"`target` is {_described(*given)}; it must be {_described(*needed)}, with indices of "
+            "words."
         )
-        raise ValueError(f"`target` is {is_text}; it must be {needed_text}, with indices of words.")
+
+
+def _described(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> str:
+    """Shape, dtype and device of a tensor in a sentence."""
+    return f"{dtype} {list(shape)} on {device}"
 
 
 # the equation's symbols, and options by name, as torch.nn.functional.cross_entropy has them
@@ -136,6 +141,11 @@ def _check_word_of_sense(word_of_sense: Tensor, w: Tensor) -> None:
         raise ValueError(
             f"`word_of_sense` is {word_of_sense.dtype}; it must be torch.int64, with indices of "
             "words."
+        )
+    if word_of_sense.device != w.device:
+        raise ValueError(
+            f"`word_of_sense` is on {word_of_sense.device} and `w` on {w.device}; they must be on "
+            "one device."
         )
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.kernels.base import exp
+from fairseq_kerbs.kernels.base import exp, is_zero
 from fairseq_kerbs.kernels.prepared import KernelInputs
 from fairseq_kerbs.likelihood.norms import NormRule
 
@@ -144,13 +144,13 @@ def written_over(x: Tensor, logits: Tensor) -> Tensor:
 
 def _sum_over_senses(grad_logits: Tensor, slope: Tensor | float) -> Tensor:
     """Σ_m G·slope, [n]. No pass is needed where the slope is the number 0."""
-    if isinstance(slope, float) and slope == 0.0:
+    if is_zero(slope):
         return grad_logits.new_zeros(grad_logits.shape[1])
     return (grad_logits * slope).sum(0)
 
 
 def _sum_over_tokens(grad_logits: Tensor, slope: Tensor | float) -> Tensor:
     """Σ_t G·slope, [m]. No pass is needed where the slope is the number 0."""
-    if isinstance(slope, float) and slope == 0.0:
+    if is_zero(slope):
         return grad_logits.new_zeros(len(grad_logits))
     return (grad_logits * slope).sum(1)

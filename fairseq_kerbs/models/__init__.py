@@ -38,7 +38,7 @@ __all__ = [
     "check_flags_of_model",
 ]
 
-# how fairseq calls torch, its user cannot change
+# warnings about fairseq's own calls of torch, which its user cannot change
 for _notice in ("'pin_memory'", "`torch.cuda.amp", "Support for mismatched key_padding_mask"):
     warnings.filterwarnings("ignore", message=_notice)
 

@@ -314,9 +314,11 @@ def check_output_layer(layer: OutputLayer, state_dict: dict[str, Tensor]) -> Non
             f"a negative number is in {prefix}inventory.usage of the checkpoint: the file is "
             "damaged; take another checkpoint of that training."
         )
-    allocation = held["inventory.word_of_sense"]
-    whole = not allocation.is_floating_point()
-    if whole and checksum_of(allocation).tolist() != held["inventory.checksum"].tolist():
+    # an average of checkpoints can have real numbers here
+    stored = held["inventory.word_of_sense"]
+    allocation = stored.long()
+    averaged = bool((allocation != stored).any())
+    if averaged or checksum_of(allocation).tolist() != held["inventory.checksum"].tolist():
         raise UserError(
             "the checkpoint is an average of checkpoints between which senses moved to other "
             "words: average only those after the last line 'reallocation after … updates' of the "
@@ -324,7 +326,7 @@ def check_output_layer(layer: OutputLayer, state_dict: dict[str, Tensor]) -> Non
         )
     try:
         build_sense_table(allocation, words, layer.max_senses)
-    except (ValueError, RuntimeError) as error:
+    except ValueError as error:
         raise UserError(
             f"the checkpoint's senses do not fit: {error} Give the --max-senses that it was "
             "trained with, or, if it is damaged, take another checkpoint of that training."

@@ -33,7 +33,7 @@ from fairseq_kerbs.utils.intervals import within
 INTERVAL = DefaultSchedule().interval
 """Default of --reallocation-interval, if the policy has no other."""
 
-INIT_SCALE = (
+INIT_SCALE_HELP = (
     "initialization scale of sense embeddings, whose standard deviation is init-scale / "
     "sqrt(embedding size). The papers give none. By short trainings of ours, Transformers use 1, "
     "recurrent encoder-decoder models 3, and recurrent language models 1.73"
@@ -99,36 +99,41 @@ class ScoringConfig(FairseqDataclass):
 
 def _kernel_option_flag(described: dict[str, KernelOption]) -> Any:
     """A field that is the flag of a kernel option; ``described`` has it for each kernel by name."""
-    helps: dict[str, list[str]] = {}
-    defaults: dict[str, list[str]] = {}
+    kernels_by_help: dict[str, list[str]] = {}
+    kernels_by_default: dict[str, list[str]] = {}
     for kernel, option in described.items():
-        helps.setdefault(option.help, []).append(kernel)
-        defaults.setdefault(_as_text(option.default), []).append(kernel)
-    meaning = "; ".join(
-        f"{help} of the kernel{'s' if len(names) > 1 else ''} {_enumerate(names)}"
-        for help, names in helps.items()
-    )
-    if len(defaults) == 1:
-        return _flag(None, f"{meaning} [{min(defaults)}]")
-    values = (f"{_enumerate(names)} {value}" for value, names in defaults.items())
+        kernels_by_help.setdefault(option.help, []).append(kernel)
+        kernels_by_default.setdefault(_as_text(option.default), []).append(kernel)
+    meanings = [f"{help} of the {_kernels(names)}" for help, names in kernels_by_help.items()]
+    meaning = "; ".join(meanings)
+    if len(kernels_by_default) == 1:
+        (default,) = kernels_by_default  # all kernels have the same one
+        return _flag(None, f"{meaning} [{default}]")
+    values = [f"{_enumerate(names)} {value}" for value, names in kernels_by_default.items()]
     return _flag(None, f"{meaning} [{', '.join(values)}]")
+
+
+def _kernels(names: Sequence[str]) -> str:
+    """Kernels in a sentence: "kernel a", "kernels a and b"."""
+    noun = "kernels" if len(names) > 1 else "kernel"
+    return f"{noun} {_enumerate(names)}"
 
 
 def _as_text(value: Any) -> str:
     """A default as in the formula of a kernel: a number that has no short decimal is a fraction."""
-    if isinstance(value, float):
-        return (
-            f"{value:g}"
-            if float(f"{value:g}") == value
-            else str(Fraction(value).limit_denominator(1000))
-        )
-    return str(value)
+    if not isinstance(value, float):
+        return str(value)
+    short = f"{value:g}"
+    if float(short) == value:
+        return short
+    return str(Fraction(value).limit_denominator(1000))
 
 
 def _kernel_option_type(described: dict[str, KernelOption]) -> Any:
     """Type of a flag, whose kernels convert its value: a number is a float if it is one of any."""
     types = {option.type for option in described.values()}
-    return Optional[float if float in types else types.pop()]
+    kind = float if float in types else types.pop()
+    return Optional[kind]
 
 
 KernelConfig = make_dataclass(
@@ -155,7 +160,7 @@ class _LayerConfig(KernelConfig):  # type: ignore[misc]
         "initial numbers of senses: drawn at random for each word (random), or equal for all words "
         f"(equal) {_with_policies('random', lambda policy: policy.sense_allocation)}",
     )
-    init_scale: float = _flag(1.0, INIT_SCALE, "(0, inf)")
+    init_scale: float = _flag(1.0, INIT_SCALE_HELP, "(0, inf)")
     reallocation: ChoiceEnum([*POLICIES, "none"]) = _flag("paper", _reallocation_help())
     reallocation_interval: Optional[int] = _flag(
         None,
@@ -246,7 +251,7 @@ class RecurrentKerbsConfig(KerbsConfig):
     embed_dim: int = _flag(256, "dimension of word and sense embeddings", "[1, inf)")
     layers: int = _flag(1, "number of recurrent layers in each of encoder and decoder", "[1, inf)")
     dropout: float = _flag(0.1, "dropout probability", "[0, 1]")
-    init_scale: float = _flag(3.0, INIT_SCALE, "(0, inf)")
+    init_scale: float = _flag(3.0, INIT_SCALE_HELP, "(0, inf)")
 
 
 @dataclass
@@ -266,7 +271,7 @@ class RecurrentLanguageModelConfig(RecurrentKerbsConfig):
     """Flags of gru_lm_kerbs, lstm_lm_kerbs and bilstm_lm_kerbs."""
 
     dropout: float = _flag(0.3, "dropout probability of embeddings and of layer outputs", "[0, 1]")
-    init_scale: float = _flag(1.73, INIT_SCALE, "(0, inf)")
+    init_scale: float = _flag(1.73, INIT_SCALE_HELP, "(0, inf)")
 
 
 def policy_class(args: Any) -> Optional[type[Policy]]:
@@ -348,7 +353,7 @@ FLAGS = {
     "kernels": "--mixture-kernels",
     "tanh_scale": "--mixture-tanh-scale",
 }
-"""The flag of each parameter that an error message of the mathematics may name."""
+"""The flag of each parameter that an error of kernels, likelihood or reallocation may name."""
 
 
 def check_ranges(args: Any, flags: type[FairseqDataclass]) -> None:
@@ -364,15 +369,17 @@ def check_ranges(args: Any, flags: type[FairseqDataclass]) -> None:
 MIXTURE_FLAGS: dict[str, tuple[str, ...]] = {
     "mixture_components": ("mos",),
     "mixture_kernels": ("mixture",),
+    "mixture_tanh_scale": ("mos", "mixture"),
 }
-"""Flags that some output layers read, and their names."""
+"""The output layers that read a flag, by the flag. Other output layers refuse it."""
 
 
 def check_read(args: Any) -> None:
     """Raise a ValueError for a flag that only another output layer or policy reads.
 
     Values that equal the default pass, because a checkpoint has the values of all flags. Flags of
-    policies pass without KerBS or moves, so that one flag makes a baseline of a configuration.
+    policies pass without KerBS or moves, and ``--kernel`` passes with a softmax, so that one flag
+    makes a baseline of a configuration.
     """
     checked = [("output_layer", name, layers) for name, layers in MIXTURE_FLAGS.items()]
     if args.output_layer == "kerbs" and args.reallocation != "none":
@@ -385,6 +392,11 @@ def check_read(args: Any) -> None:
                 f"{flag_of(name)} is for {flag_of(chooser)} {' and '.join(readers)} and not read "
                 f"by {flag_of(chooser)} {chosen}: leave it out."
             )
+    if args.output_layer == "mixture" and args.kernel != "kerbs":
+        raise ValueError(
+            f"--kernel {args.kernel} is not read by --output-layer mixture: name its kernels by "
+            "--mixture-kernels."
+        )
 
 
 def check_criterion(args: Any, settings: dict[str, Any]) -> None:
@@ -406,7 +418,7 @@ def output_layer_flags(args: Any) -> dict[str, Any]:
     """The flags that describe KerBS in ``args``, by name, without those that it does not read.
 
     Flags of mixtures and of other policies than the one of ``args`` are left out, and so are flags
-    without a value. Flags of the model that the paper has a say in are included.
+    without a value. The model's flags for choices that the paper makes, too, are included.
     """
     names = [item.name for item in fields(KerbsConfig)] + ["attention", "input_embedding"]
     unread = {name for name in all_settings() if args.reallocation not in readers_of(name)}
@@ -436,21 +448,27 @@ def build_schedule(args: Any) -> SenseSchedule:
     """Read the schedule from flags."""
     policy = policy_from_flags(args)
     interval = int(args.reallocation_interval)
-    given = [float(share) for share in args.reallocation_at or ()]
+    given = [float(time) for time in args.reallocation_at or ()]
     updates = int(getattr(args, "max_update", None) or 0)
     if policy is not None and policy.default_schedule.at and not given:
         # without --max-update a fraction of it is unknown
         given = list(policy.default_schedule.at) if updates else [float(interval)]
-    for share in given:
-        if not (0.0 < share < 1.0 or (share.is_integer() and share >= 1.0)):
-            raise ValueError(
-                f"--reallocation-at {share:g}: give a share of --max-update, between 0 and 1, or a "
-                "number of updates."
-            )
-        if share < 1.0 and not updates:
-            raise ValueError("--reallocation-at takes shares of --max-update: give that, too.")
-    at = frozenset(max(1, round(share * updates if share < 1.0 else share)) for share in given)
+    at = frozenset(_update_of(time, updates) for time in given)
     return SenseSchedule(policy, interval, float(args.sense_decay), at)
+
+
+def _update_of(time: float, updates: int) -> int:
+    """The update that ``time`` of --reallocation-at names: a number, or a share of all updates."""
+    if time >= 1.0 and time.is_integer():
+        return int(time)
+    if not 0.0 < time < 1.0:
+        raise ValueError(
+            f"--reallocation-at {time:g}: give a share of --max-update, between 0 and 1, or a "
+            "number of updates."
+        )
+    if not updates:
+        raise ValueError("--reallocation-at takes shares of --max-update: give that, too.")
+    return max(1, round(time * updates))
 
 
 def kernels_from_flags(args: Any) -> list[Kernel]:
@@ -476,10 +494,9 @@ def kernels_from_flags(args: Any) -> list[Kernel]:
     for option in given:
         readers = list(kernel_options()[option])
         if not set(readers) & set(names):
-            kernel = f"kernel{'s' if len(readers) > 1 else ''} {_enumerate(readers)}"
             raise ValueError(
-                f"{flag_of(f'kernel_{option}')} is for the {kernel}, and is not read by {reader}: "
-                "leave it out."
+                f"{flag_of(f'kernel_{option}')} is for the {_kernels(readers)}, and is not read by "
+                f"{reader}: leave it out."
             )
     kernels = []
     for name in names:
@@ -503,21 +520,23 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_lay
         raise ValueError(
             f"--sense-bias does not go together with {other}, which {reason}: leave it out."
         )
-    tanh_scale = args.mixture_tanh_scale
-    if tanh_scale is not None and not mixture:
-        raise ValueError(
-            "--mixture-tanh-scale is for --output-layer mos and mixture, and not read by "
-            f"--output-layer {kind}: leave it out."
-        )
-    shape: Any = {"init_scale": float(args.init_scale)}
+    init_scale = float(args.init_scale)
     if mixture:
-        shape |= {"tanh_scale": 1.0 if tanh_scale is None else float(tanh_scale)}
+        tanh_scale = 1.0
+        if args.mixture_tanh_scale is not None:
+            tanh_scale = float(args.mixture_tanh_scale)
         return output_layers.MixtureOutputLayer(
-            embed_dim, vocab_size, kernels, biases=kind == "mos", **shape
+            embed_dim,
+            vocab_size,
+            kernels,
+            biases=kind == "mos",
+            init_scale=init_scale,
+            tanh_scale=tanh_scale,
         )
-    shape |= {"biased": biased}
     if kind == "softmax":
-        return output_layers.SoftmaxOutputLayer(embed_dim, vocab_size, **shape)
+        return output_layers.SoftmaxOutputLayer(
+            embed_dim, vocab_size, init_scale=init_scale, biased=biased
+        )
     return output_layers.KerbsOutputLayer(
         embed_dim,
         vocab_size,
@@ -526,5 +545,6 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_lay
         kernel=kernels[0],
         policy=policy,
         sense_allocation=str(args.sense_allocation),
-        **shape,
+        init_scale=init_scale,
+        biased=biased,
     )

@@ -66,7 +66,7 @@ def at_places(values: Tensor, places: Tensor | None) -> Tensor:
 
 
 LayerStates = tuple[tuple[Tensor, ...], ...]
-"""Of each layer h, for an LSTM also c, each [batch, hidden]."""
+"""State of each layer: (h,), or (h, c) of an LSTM, each [batch, hidden]."""
 
 
 class Memory(NamedTuple):
@@ -85,11 +85,26 @@ class SteppingDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder, ABC):
 
     @abstractmethod
     def first_memory(self, batch: int, encoder_out: Any) -> Memory:
-        """The memory before the first step."""
+        """The memory before the first step, for ``batch`` sentences.
+
+        ``encoder_out`` is what the encoder returned, or None for a language model.
+        """
 
     @abstractmethod
-    def step(self, words: Tensor, memory: Memory, encoder_out: Any) -> tuple[Memory, Tensor | None]:
-        """One step (Eq. 1–2) from embeddings [batch, e]; attention is [batch, src_len]."""
+    def step(
+        self, embedded: Tensor, memory: Memory, encoder_out: Any
+    ) -> tuple[Memory, Tensor | None]:
+        """One step (Eq. 1–2).
+
+        Args:
+            embedded: embeddings of the previous words, [batch, e].
+            memory: what the previous step returned.
+            encoder_out: as for :meth:`first_memory`.
+
+        Returns:
+            the memory after the step, with the context vectors, and the attention weights
+            [batch, src_len], or None without attention.
+        """
 
     forward = FairseqDecoder.forward  # by way of extract_features and output_layer
 
@@ -133,17 +148,19 @@ class SteppingDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder, ABC):
             inputs = embed(tokens).unbind(1)
         contexts: list[Any] = []
         attentions: list[Any] = []
-        for words in inputs:
+        for of_position in inputs:
+            embedded = of_position
             if embed.posterior:
-                words = embed.compose(words, memory.context)
-            memory, attention = self.step(words, memory, encoder_out)
+                embedded = embed.compose(of_position, memory.context)
+            memory, attention = self.step(embedded, memory, encoder_out)
             contexts.append(memory.context)
             attentions.append(attention)
         if state is not None:
             self.set_incremental_state(state, "memory", memory)
         # stacked, and so a copy: generators divide what they receive by the temperature in place
-        attended = None if attentions[0] is None else torch.stack(attentions, 1)
-        return torch.stack(contexts, 1), attended
+        if attentions[0] is None:
+            return torch.stack(contexts, 1), None
+        return torch.stack(contexts, 1), torch.stack(attentions, 1)
 
     def reorder_incremental_state(
         self, incremental_state: dict[str, Any], new_order: Tensor
@@ -170,11 +187,13 @@ class EncoderOut(NamedTuple):
     """What the decoder needs of the source, positions as in the source tokens."""
 
     outputs: Tensor  # [src_len, batch, hidden]
-    states: tuple[Tensor, ...]  # of every layer at first, [layers, batch, hidden]; for LSTM a pair
+    states: tuple[Tensor, ...]
+    """Initial states of the decoder's layers: (h,), or (h, c) of an LSTM, each
+    [layers, batch, hidden]."""
     padding: Tensor  # [src_len, batch], True at padding
 
     def layer_states(self) -> LayerStates:
-        """States of every layer at first, [batch, hidden] each, as a decoder has them."""
+        """The initial states, layer by layer."""
         return tuple(zip(*(state.unbind(0) for state in self.states)))
 
 
@@ -202,12 +221,15 @@ class RecurrentEncoder(FairseqEncoder):
         outputs, _ = nn.utils.rnn.pad_packed_sequence(packed_outputs, total_length=tokens.shape[1])
         outputs = outputs[:, back]
         finals = final if isinstance(final, tuple) else (final,)
-        # [layers · 2, batch, hidden/2] -> [layers, batch, hidden]
-        apart = (state[:, back].unflatten(0, (self.layers, 2)) for state in finals)
-        states = tuple(state.transpose(1, 2).flatten(2) for state in apart)
+        states = tuple(self._joined(state[:, back]) for state in finals)
         # attention must name the positions that the caller knows: alignments are read off it
         outputs = at_places(outputs.transpose(0, 1), places).transpose(0, 1)
         return EncoderOut(self.dropout(outputs), states, src_tokens.eq(self.padding_idx).t())
+
+    def _joined(self, state: Tensor) -> Tensor:
+        """Both directions together, [layers · 2, batch, hidden/2] -> [layers, batch, hidden]."""
+        apart = state.unflatten(0, (self.layers, 2))
+        return apart.transpose(1, 2).flatten(2)
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
         return EncoderOut(
@@ -246,7 +268,7 @@ class RecurrentKerbsDecoder(SteppingDecoder):
     def first_memory(self, batch: int, encoder_out: EncoderOut | None) -> Memory:
         zero = self.output.weight.new_zeros(batch, self.rnn.hidden_size)
         state = (zero, zero) if self.rnn.mode == "LSTM" else (zero,)
-        return Memory((state,) * self.rnn.num_layers, None, None)
+        return Memory((state,) * self.rnn.num_layers, fed=None, context=None)
 
     def recur(self, inputs: Tensor, states: LayerStates) -> LayerStates:
         """States of every layer after one step (Eq. 2), from ``inputs`` of the first layer."""
@@ -261,11 +283,11 @@ class RecurrentKerbsDecoder(SteppingDecoder):
         return tuple(new_states)
 
     def step(
-        self, words: Tensor, memory: Memory, encoder_out: EncoderOut | None
+        self, embedded: Tensor, memory: Memory, encoder_out: EncoderOut | None
     ) -> tuple[Memory, Tensor | None]:
-        states = self.recur(self.dropout(words), memory.states)
+        states = self.recur(self.dropout(embedded), memory.states)
         features = self.to_context(self.dropout(states[-1][0]))
-        return Memory(states, None, self.contexts(features)), None
+        return Memory(states, fed=None, context=self.contexts(features)), None
 
 
 class LuongDecoder(RecurrentKerbsDecoder):
@@ -281,18 +303,18 @@ class LuongDecoder(RecurrentKerbsDecoder):
     def first_memory(self, batch: int, encoder_out: EncoderOut | None) -> Memory:
         assert encoder_out is not None
         zero = self.output.weight.new_zeros(batch, self.rnn.hidden_size)
-        return Memory(encoder_out.layer_states(), zero, None)
+        return Memory(encoder_out.layer_states(), fed=zero, context=None)
 
     def step(
-        self, words: Tensor, memory: Memory, encoder_out: EncoderOut | None
+        self, embedded: Tensor, memory: Memory, encoder_out: EncoderOut | None
     ) -> tuple[Memory, Tensor | None]:
         assert encoder_out is not None
         assert memory.fed is not None
-        inputs = torch.cat([self.dropout(words), memory.fed], dim=1)
+        inputs = torch.cat([self.dropout(embedded), memory.fed], dim=1)
         states = self.recur(inputs, memory.states)
         out, weights = self.attention(states[-1][0], None, encoder_out.outputs, encoder_out.padding)
         out = self.dropout(out)  # [batch, hidden]
-        return Memory(states, out, self.contexts(self.to_context(out))), weights
+        return Memory(states, fed=out, context=self.contexts(self.to_context(out))), weights
 
 
 class BahdanauDecoder(RecurrentKerbsDecoder):
@@ -323,20 +345,20 @@ class BahdanauDecoder(RecurrentKerbsDecoder):
     def first_memory(self, batch: int, encoder_out: EncoderOut | None) -> Memory:
         assert encoder_out is not None
         keys = self.attention.keys(encoder_out.outputs)
-        return Memory(encoder_out.layer_states(), None, None, keys)
+        return Memory(encoder_out.layer_states(), fed=None, context=None, keys=keys)
 
     def step(
-        self, words: Tensor, memory: Memory, encoder_out: EncoderOut | None
+        self, embedded: Tensor, memory: Memory, encoder_out: EncoderOut | None
     ) -> tuple[Memory, Tensor | None]:
         assert encoder_out is not None
-        words = self.dropout(words)
+        embedded = self.dropout(embedded)
         attended, weights = self.attention(
             memory.states[-1][0], memory.keys, encoder_out.outputs, encoder_out.padding
         )
-        states = self.recur(torch.cat([words, attended], dim=1), memory.states)
-        parts = [self.dropout(states[-1][0]), attended, words]
-        features = self.to_context(torch.cat(parts, dim=1))
-        return Memory(states, None, self.contexts(features), memory.keys), weights
+        states = self.recur(torch.cat([embedded, attended], dim=1), memory.states)
+        parts = [self.dropout(states[-1][0]), attended, embedded]
+        context = self.contexts(self.to_context(torch.cat(parts, dim=1)))
+        return Memory(states, fed=None, context=context, keys=memory.keys), weights
 
 
 DECODERS: dict[str, type[RecurrentKerbsDecoder]] = {
@@ -390,10 +412,8 @@ class RecurrentEncoderDecoder(RecurrentModel):
     def upgrade_state_dict(self, state_dict: dict[str, Tensor]) -> None:
         """Also refuse, with a UserError, a checkpoint of another ``--attention``."""
         prefix = "decoder.attention."
-        given, expected = (
-            {key for key in state if key.startswith(prefix)}
-            for state in (state_dict, self.state_dict())
-        )
+        given = {key for key in state_dict if key.startswith(prefix)}
+        expected = {key for key in self.state_dict() if key.startswith(prefix)}
         if given and given != expected:  # without any it is of another architecture
             raise UserError(
                 "the checkpoint was trained with another --attention than this model: give the "
@@ -429,18 +449,18 @@ class FairseqLstmDecoder(SteppingDecoder, lstm.LSTMDecoder):
     def first_memory(self, batch: int, encoder_out: FairseqEncoderOut | None) -> Memory:
         zero = self.output.weight.new_zeros(batch, self.hidden_size)
         if encoder_out is None:
-            return Memory(((zero, zero),) * self.num_layers, None, None)
-        projections = (self.encoder_hidden_proj, self.encoder_cell_proj)
-        finals = (
-            [final if project is None else project(final) for final in given.unbind(0)]
-            for given, project in zip(encoder_out[1:3], projections)
-        )
-        return Memory(tuple(zip(*finals)), zero, None)
+            return Memory(((zero, zero),) * self.num_layers, fed=None, context=None)
+        _, final_h, final_c, _ = encoder_out
+        if self.encoder_hidden_proj is not None:
+            final_h = self.encoder_hidden_proj(final_h)
+            final_c = self.encoder_cell_proj(final_c)
+        states = tuple(zip(final_h.unbind(0), final_c.unbind(0)))
+        return Memory(states, fed=zero, context=None)
 
     def step(
-        self, words: Tensor, memory: Memory, encoder_out: FairseqEncoderOut | None
+        self, embedded: Tensor, memory: Memory, encoder_out: FairseqEncoderOut | None
     ) -> tuple[Memory, Tensor | None]:
-        below = self.dropout_in_module(words)
+        below = self.dropout_in_module(embedded)
         if memory.fed is not None:
             below = torch.cat([below, memory.fed], dim=1)
         states = []
@@ -455,11 +475,12 @@ class FairseqLstmDecoder(SteppingDecoder, lstm.LSTMDecoder):
             assert encoder_out is not None
             out, scores = self.attention(out, encoder_out[0], encoder_out[3])
             attention = scores.t()
-        features = out = self.dropout_out_module(out)
+        out = self.dropout_out_module(out)
+        features = out
         if hasattr(self, "additional_fc"):
             features = self.dropout_out_module(self.additional_fc(out))
         fed = None if memory.fed is None else out
-        return Memory(tuple(states), fed, self.contexts(features)), attention
+        return Memory(tuple(states), fed=fed, context=self.contexts(features)), attention
 
 
 class _FairseqLstm(KerbsModel):
@@ -483,8 +504,9 @@ class _FairseqLstm(KerbsModel):
         # fairseq freezes an embedding from a file alone, and asks which criterion there is
         stock = {"criterion": None, **vars(args), "decoder_freeze_embed": False}
         model: Any = super().build(argparse.Namespace(**stock), task)
-        sizes = args.decoder_embed_dim, args.decoder_out_embed_dim
-        embed: Any = build_input_embedding(args, task.target_dictionary, *sizes)
+        embed: Any = build_input_embedding(
+            args, task.target_dictionary, args.decoder_embed_dim, args.decoder_out_embed_dim
+        )
         if getattr(args, "decoder_freeze_embed", False):
             embed.weight.requires_grad = False
         decoder = model.decoder

@@ -79,10 +79,9 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
         self.output = embed_tokens.layer
         self.embed_tokens = embed_tokens
         embed_tokens.posterior = False
-        self.forwards, self.backwards = (
-            recurrent.build_rnn(cell, args.embed_dim, args.hidden_size, args, batch_first=True)
-            for _ in range(2)
-        )
+        sizes = (args.embed_dim, args.hidden_size)
+        self.forwards = recurrent.build_rnn(cell, *sizes, args, batch_first=True)
+        self.backwards = recurrent.build_rnn(cell, *sizes, args, batch_first=True)
         self.to_context = nn.Linear(2 * args.hidden_size, args.embed_dim)
         self.dropout = FairseqDropout(args.dropout, type(self).__name__)
 

@@ -134,6 +134,11 @@ class _Transformer(KerbsModel):
                 "leave one out."
             )
         composed = args.input_embedding == "composed"
+        if args.composition_from and not composed:
+            raise ValueError(
+                "--composition-from is about composed input embeddings, and not read with "
+                f"--input-embedding {args.input_embedding}: leave it out."
+            )
         if composed and args.decoder_input_dim != args.decoder_output_dim:
             raise ValueError(
                 "--decoder-input-dim must equal --decoder-output-dim: input and output embeddings "

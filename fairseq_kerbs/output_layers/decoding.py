@@ -12,10 +12,17 @@ from fairseq_kerbs.kernels.prepared import PreparedSenses, multiply, pack, produ
 from fairseq_kerbs.likelihood.chunks import chunk_size, row_blocks
 from fairseq_kerbs.likelihood.nll import SenseParameters
 
-SMALLEST = 1e-30  # no sum of exp() between these lost a part that matters
+SMALLEST = 1e-30
+"""Sums of exponentials above it have lost nothing that matters by underflow."""
+
 LARGEST = 1e30
-CPU_TOKENS = 128  # with few senses the logits of a chunk stay in the cache
-FEW = 0.25  # further senses per word up to which the words keep their order
+"""Sums of exponentials below it have not overflowed."""
+
+CPU_TOKENS = 128
+"""Size of a chunk on a CPU. With few senses its logits stay in the cache."""
+
+FEW = 0.25
+"""Words keep their order up to this number of further senses per word."""
 
 
 class RankedSenses(NamedTuple):
@@ -80,21 +87,34 @@ class RankedSenses(NamedTuple):
             torch.log_softmax(self._logits(h), 1, out=scores)
             return
         if self.words_of_slot is not None:
-            words, *others = self._logits(h).split(self.counts, 1)
-            for part, numbers in zip(others, self.words_of_slot):
-                words[:, numbers] = torch.logaddexp(words[:, numbers], part)
-            torch.log_softmax(words, 1, out=scores)
+            self._sum_in_order(h, self.words_of_slot, scores)
             return
-        if h.device.type == "cpu" and len(h):  # elsewhere the comparisons would wait for a GPU
-            words, *others = self._logits(h).exp_().split(self.counts, 1)
-            for part in others:
-                words[:, : part.shape[1]].add_(part)
-            total = words.sum(1, keepdim=True)
-            if words.amin() > SMALLEST and total.amax() < LARGEST:
-                torch.index_select(words, 1, self.word_position, out=scores)
-                scores.log_().sub_(total.log_())
-                return
-        # slower, for every range
+        # elsewhere the comparisons would wait for a GPU
+        exponentiates = h.device.type == "cpu" and len(h) > 0
+        if not (exponentiates and self._sum_exponentials(h, scores)):
+            self._sum_logarithms(h, scores)
+
+    def _sum_in_order(self, h: Tensor, words_of_slot: list[Tensor], scores: Tensor) -> None:
+        """:meth:`write_log_probs` where the first senses are in the order of the words."""
+        words, *others = self._logits(h).split(self.counts, 1)
+        for part, numbers in zip(others, words_of_slot):
+            words[:, numbers] = torch.logaddexp(words[:, numbers], part)
+        torch.log_softmax(words, 1, out=scores)
+
+    def _sum_exponentials(self, h: Tensor, scores: Tensor) -> bool:
+        """:meth:`write_log_probs` by sums of exponentials. False if they leave their range."""
+        words, *others = self._logits(h).exp_().split(self.counts, 1)
+        for part in others:
+            words[:, : part.shape[1]].add_(part)
+        total = words.sum(1, keepdim=True)
+        if not (words.amin() > SMALLEST and total.amax() < LARGEST):
+            return False
+        torch.index_select(words, 1, self.word_position, out=scores)
+        scores.log_().sub_(total.log_())
+        return True
+
+    def _sum_logarithms(self, h: Tensor, scores: Tensor) -> None:
+        """:meth:`write_log_probs` for logits of every range. It takes longer."""
         words, *others = self._logits(h).split(self.counts, 1)
         for part in others:
             some = words[:, : part.shape[1]]
@@ -153,7 +173,8 @@ def score_words(
     Returns:
         log-probabilities [..., V], and the prepared senses.
     """
-    ranked = ranked or RankedSenses.of(h, senses)
+    if ranked is None:
+        ranked = RankedSenses.of(h, senses)
     flat = h.reshape(-1, h.shape[-1])
     with torch.autocast(h.device.type, enabled=False):
         size = chunk_size(len(flat), senses.w, compiled=False, cpu_tokens=CPU_TOKENS)

@@ -200,18 +200,20 @@ class KerbsOutputLayer(OutputLayer):
         position on a GPU compiles :func:`posterior_weights`, where that pays. Otherwise it is
         called as it is.
         """
-        ranked = None if torch.is_grad_enabled() else self._cache.get(self, contexts.dtype)
-        if ranked is None:
-            inputs = contexts, found.rows, found.theta, found.mask, self.kernel, found.prepared
-            training = torch.is_grad_enabled() and self.may_compile and not is_compiling()
-            stepping = training and contexts.is_cuda and found.prepared is not None
-            if stepping and worthwhile(self.total_senses, self.vocab_size):
-                # for one position, starting a hundred operations takes longer than running them
-                return call(posterior_weights, *inputs, axes=((0,), (0,), (0,), (0,), (-2,)))
-            return posterior_weights(*inputs)
-        with torch.autocast(contexts.device.type, enabled=False):
-            logits = ranked.logits_of(found.senses, found.rows, contexts)
-            return _masked_softmax(logits, found.mask)
+        ranked = None
+        if not torch.is_grad_enabled():
+            ranked = self._cache.get(self, contexts.dtype)
+        if ranked is not None:
+            with torch.autocast(contexts.device.type, enabled=False):
+                logits = ranked.logits_of(found.senses, found.rows, contexts)
+                return _masked_softmax(logits, found.mask)
+        inputs = (contexts, found.rows, found.theta, found.mask, self.kernel, found.prepared)
+        training = torch.is_grad_enabled() and self.may_compile and not is_compiling()
+        stepping = training and contexts.is_cuda and found.prepared is not None
+        if stepping and worthwhile(self.total_senses, self.vocab_size):
+            # for one position, starting a hundred operations takes longer than running them
+            return call(posterior_weights, *inputs, axes=((0,), (0,), (0,), (0,), (-2,)))
+        return posterior_weights(*inputs)
 
     def _nll(self, h: Tensor, target: Tensor, options: NllOptions) -> Losses:
         loss, token_nll, probabilities = super()._nll(h, target, options)

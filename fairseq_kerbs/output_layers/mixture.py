@@ -165,5 +165,6 @@ class MixtureOutputLayer(OutputLayer):
     def _nll(self, h: Tensor, target: Tensor, options: NllOptions) -> Losses:
         check_target(target, h)
         counted = target != options.ignore_index
-        h = torch.where(counted.unsqueeze(1), h, 0.0)  # ignored contexts may be NaN or infinite
+        # before the projections, in whose gradients 0 · NaN of an ignored context is NaN
+        h = torch.where(counted.unsqueeze(1), h, 0.0)
         return *mixture.mixture_nll(self._mixture(h), target, options), None

@@ -154,10 +154,9 @@ class _SensesBefore(NamedTuple):
         """Copy the senses."""
         inventory = senses.inventory
         words = inventory.word_of_sense.cpu()
-        weight, theta, usage = (
-            value.detach().to("cpu", torch.float64, copy=True)
-            for value in (senses.weight, senses.theta, inventory.usage)
-        )
+        weight = _copied(senses.weight)
+        theta = _copied(senses.theta)
+        usage = _copied(inventory.usage)
         live = ~spare_senses(weight, usage, words, inventory.vocab_size)
         return cls(weight, theta, usage, words, live, inventory.vocab_size)
 
@@ -168,6 +167,11 @@ class _SensesBefore(NamedTuple):
     def owners(self) -> Tensor:
         """Word of each live sense, and −1 for spare ones, [M]."""
         return torch.where(self.live, self.word_of_sense, -1)
+
+
+def _copied(value: Tensor) -> Tensor:
+    """A copy on the CPU in float64."""
+    return value.detach().to("cpu", torch.float64, copy=True)
 
 
 class _Rows(NamedTuple):
@@ -191,7 +195,8 @@ def _assign_rows(
 ) -> _Rows:
     """Assign rows to placed senses, and words to the rows that are left.
 
-    Placed senses get the rows of the live senses of their words, and then those of spare senses.
+    Placed senses get the rows of live senses of changed words in ascending order, which may have
+    been those of another word, and then rows of spare senses.
 
     Args:
         before: the senses before the placement.

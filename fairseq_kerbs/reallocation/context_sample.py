@@ -36,7 +36,7 @@ class ContextSample:
     device: torch.device  # of the contexts added last
 
     def __init__(
-        self, counts: Tensor, dim: int, most: int, memory: int, special: int = 4, seed: int = 1
+        self, counts: Tensor, dim: int, most: int, memory: int, special: int = 0, seed: int = 1
     ) -> None:
         if most < LEAST_CONTEXTS:
             raise ValueError(

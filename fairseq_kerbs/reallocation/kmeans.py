@@ -37,7 +37,9 @@ def cluster(contexts: list[Tensor], most: int) -> list[list[Clustering]]:
     mask = pad_sequence([of_word.new_ones(len(of_word)) for of_word in contexts], batch_first=True)
     found: list[list[Clustering]] = [[] for _ in contexts]
     for k in range(1, min(most, points.shape[1] // CONTEXTS_A_SENSE) + 1):
-        labels, distortions = (result.cpu() for result in _k_means(points, mask, k))
+        labels, distortions = _k_means(points, mask, k)
+        labels = labels.cpu()
+        distortions = distortions.cpu()
         for number, of_word in enumerate(contexts):
             clusterings = found[number]
             if len(of_word) < k * CONTEXTS_A_SENSE or len(clusterings) < k - 1:

@@ -86,7 +86,10 @@ def checksum_of(word_of_sense: Tensor) -> Tensor:
 
 def _version_of(value: Tensor) -> tuple[Tensor, int]:
     """A tensor and how often it was written to, by which later writing is noticed."""
-    return value, -1 if is_compiling() or value.is_inference() else value._version
+    version = -1  # where torch does not count
+    if not (is_compiling() or value.is_inference()):
+        version = value._version
+    return (value, version)
 
 
 class SenseInventory(SenseStatistics):

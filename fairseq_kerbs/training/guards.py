@@ -84,7 +84,7 @@ def guard_training(task: Any, settings: dict[str, Any], args: Any) -> None:
     if settings.get("store_ema"):
         raise UserError("--store-ema would average senses that move to other words: leave it out.")
     begin_epoch = task.begin_epoch
-    locks = list[Any]()
+    locks: list[Any] = []
 
     def guarded(epoch: int, model: Any) -> None:
         if not locks:
@@ -138,16 +138,21 @@ def check_resumed(settings: dict[str, Any], task: Any, args: Any) -> int:
     check_whole(file)
     state = torch_compat.load(file, weights_only=False, mmap=zipfile.is_zipfile(file))
     check_dictionaries(state, task, direction=not reset)
-    trained = (state.get("cfg") or {}).get("model") or {}
-    trained = trained if isinstance(trained, dict) else vars(trained)
+    settings_then = state.get("cfg") or {}
+    trained = settings_then.get("model") or {}
+    if not isinstance(trained, dict):
+        trained = vars(trained)
     _check_scoring(file, trained, args)
     if not reset:
         check_policy(file, trained, args)
-    updates = int((state.get("optimizer_history") or [{}])[-1].get("num_updates", 0))
+    history = state.get("optimizer_history")
+    updates = int(history[-1].get("num_updates", 0)) if history else 0
     if updates and state.get("last_optimizer_state") is None:
         reset = True
-        why = "(--no-save-optimizer-state): the schedule and the number of updates"
-        logger.warning(f"{file} has no state of the optimizer {why} ({updates}) are reset")
+        logger.warning(
+            f"{file} has no state of the optimizer (--no-save-optimizer-state): the schedule and "
+            f"the number of updates ({updates}) are reset"
+        )
     return 0 if reset else updates
 
 

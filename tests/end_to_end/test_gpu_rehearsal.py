@@ -220,7 +220,7 @@ def test_contexts_for_clusters_are_sampled_on_the_gpu(name: str, monkeypatch: Pa
         model = make_model(name, task)
         dim = model.decoder.output.embed_dim
         counts = torch.full((len(task.target_dictionary),), 9)
-        sample = context_sample.ContextSample(counts, dim, 9, 9999)
+        sample = context_sample.ContextSample(counts, dim, 9, 9999, special=4)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: on)
         with RehearsedGpu() if on else nullcontext():
             loss = contexts.loss_in_bits(model, task, "valid")

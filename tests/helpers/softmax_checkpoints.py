@@ -78,7 +78,7 @@ def building_task(args: Any) -> Any:
     """A task with dictionaries of made-up words, for a model with such flags."""
     targets = ["self" if getattr(args, "self_target", False) else "future"]
     one = args.task == "language_modeling" or getattr(args, "share_all_embeddings", False)
-    return building.building_task(WORDS if one else SOURCE_WORDS, WORDS, targets)
+    return building.placeholder_task(WORDS if one else SOURCE_WORDS, WORDS, targets)
 
 
 def write_softmax(path: Any, flags: str) -> Any:
@@ -104,7 +104,7 @@ def load(path: Path, flags: str = "") -> Any:
     state = checkpoint.state
     own = checkpoint.config.model
     joined = len(state["model"].get("encoder.embed_tokens.weight", ())) in (0, WORDS)
-    task = building.building_task(WORDS if joined else SOURCE_WORDS, WORDS, ["future"])
+    task = building.placeholder_task(WORDS if joined else SOURCE_WORDS, WORDS, ["future"])
     model = models.build_model(arguments(flags) if flags else own, task)
     model.load_state_dict(state["model"], strict=True, model_cfg=own)
     return model.eval()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fairseq_kerbs.kernels import prepared
 from fairseq_kerbs.likelihood import chunks, compilation, custom_operator
-from fairseq_kerbs.likelihood.chunks import _Several, check_words, chunk_size, row_blocks
+from fairseq_kerbs.likelihood.chunks import _PolysemousWords, check_words, chunk_size, row_blocks
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.senses import build_sense_table
 from tests.helpers.cli import Patch
@@ -139,7 +139,7 @@ def test_sizes_of_chunks_on_a_cpu() -> None:
 def test_words_with_several_senses_are_found(word_of_sense: list[int]) -> None:
     words = torch.tensor(word_of_sense)
     counts = torch.bincount(words)
-    several = _Several.of(build_sense_table(words, 3, 4))
+    several = _PolysemousWords.of(build_sense_table(words, 3, 4))
     assert several.number == int((counts > 1).sum())
     assert len(several.senses) == max(2, several.number)
     for sense, word in enumerate(word_of_sense):

@@ -7,7 +7,7 @@ from torch import Tensor
 from fairseq_kerbs.kernels import build_kernel
 from fairseq_kerbs.kernels.prepared import PreparedSenses
 from fairseq_kerbs.likelihood import passes
-from fairseq_kerbs.likelihood.chunks import _Several
+from fairseq_kerbs.likelihood.chunks import _PolysemousWords
 from fairseq_kerbs.likelihood.norms import HOMOGENEOUS
 from fairseq_kerbs.likelihood.passes import LogitGradient, WordSmoothing
 from fairseq_kerbs.senses import build_sense_table
@@ -51,7 +51,7 @@ def test_the_gradient_by_logits_is_that_of_autograd(total: int, smoothed: bool) 
     if smoothed:
         table = build_sense_table(p.word_of_sense, 11)
         if total > 11:
-            several = _Several.of(table)
+            several = _PolysemousWords.of(table)
             words = passes.word_logits(logits, several.senses, several.mask)
             smoothing = WordSmoothing(word_weight, several.is_single, several.row_of_sense, words)
         else:

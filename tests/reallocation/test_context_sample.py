@@ -12,7 +12,7 @@ def test_a_sample_with_room_keeps_everything() -> None:
     contexts = {word: blobs(word, (30, 30)) for word in (4, 7)}
     contexts[4][0] = 1e6
     contexts[7][0] = -1e6  # too large for float16
-    sample = ContextSample(torch.full((9,), 60), 5, most=60, memory=10**6)
+    sample = ContextSample(torch.full((9,), 60), 5, most=60, memory=10**6, special=4)
     words = torch.tensor([4, 7]).repeat(60)
     sample.add(words[:50], torch.stack([contexts[4], contexts[7]], 1).flatten(0, 1)[:50])
     sample.add(words[50:], torch.stack([contexts[4], contexts[7]], 1).flatten(0, 1)[50:])
@@ -29,7 +29,7 @@ def test_every_context_is_as_likely_to_be_kept() -> None:
     hits = torch.zeros(200)
 
     def draw(seed: int) -> Tensor:
-        sample = ContextSample(torch.tensor([200]), 1, 50, 10**6, special=0, seed=seed)
+        sample = ContextSample(torch.tensor([200]), 1, 50, 10**6, seed=seed)
         for part in numbers.split(33):
             sample.add(torch.zeros(len(part), dtype=torch.long), part)
         return sample.contexts(0).long().squeeze(1)
@@ -46,8 +46,8 @@ def test_every_context_is_as_likely_to_be_kept() -> None:
 def test_memory_is_shared_and_bounded() -> None:
     counts = torch.tensor([900, 900, 900, 900, 40, 39, 5000, 2000])
     for rows, sizes in ((1001, [40, 0, 480, 480]), (120, [40, 0, 40, 40])):
-        sample = ContextSample(counts, dim=8, most=600, memory=2 * 8 * rows)
+        sample = ContextSample(counts, dim=8, most=600, memory=2 * 8 * rows, special=4)
         assert sample.size.tolist() == [0] * 4 + sizes
         assert sample.kept.nbytes <= 2 * 8 * rows
     with pytest.raises(ValueError, match=r"^1.9e-06 GB .* 3 words need 1.9e-06 GB for 40 contexts"):
-        ContextSample(counts, dim=8, most=600, memory=2 * 8 * 119)
+        ContextSample(counts, dim=8, most=600, memory=2 * 8 * 119, special=4)

@@ -27,7 +27,7 @@ def sample_of(contexts: dict[int, Tensor], words: int, **options: int) -> Contex
     for word, several in contexts.items():
         counts[word] = len(several)
     dim = next(iter(contexts.values())).shape[1]
-    sample = ContextSample(counts, dim, **{"most": 600, "memory": 10**8} | options)
+    sample = ContextSample(counts, dim, **{"most": 600, "memory": 10**8, "special": 4} | options)
     for word, several in contexts.items():
         sample.add(torch.full((len(several),), word), several)
     return sample

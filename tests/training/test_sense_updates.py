@@ -111,7 +111,8 @@ def test_senses_without_a_word_are_refused(owner: float) -> None:
     with pytest.raises(SystemExit, match="is damaged"):
         model.load_state_dict(state | {name: owners})
     checksum = {"decoder.output.inventory.checksum": checksum_of(owners)}
-    with pytest.raises(SystemExit, match="senses do not fit"):
+    said = "an average of checkpoints" if owner == 2.5 else "senses do not fit"
+    with pytest.raises(SystemExit, match=said):
         model.load_state_dict(state | {name: owners} | checksum)
 
 
