@@ -130,7 +130,8 @@ class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
         names = {name for log in logging_outputs for name in log if name.startswith("mixture_")}
         for name in sorted(names - {"mixture_tokens"}):
             mean = sum(log.get(name, 0) for log in logging_outputs) / tokens
-            digits = 6 if name == "mixture_variance" else 4  # below 0.1 for nine components
+            # the variance of nine weights is below 0.1, so that 4 digits would be too few
+            digits = 6 if name == "mixture_variance" else 4
             metrics.log_scalar(name, mean, tokens, priority=1520, round=digits)
 
     def compute_accuracy(

@@ -109,7 +109,8 @@ def _check_ranges(call: Call) -> None:
         action = call.actions.get(name)
         value = getattr(call.values, name, None)
         interval = _interval(name, action)
-        for number in value if isinstance(value, (list, tuple)) else [value]:
+        numbers = value if isinstance(value, (list, tuple)) else [value]
+        for number in numbers:
             if isinstance(number, bool) or not isinstance(number, (int, float)):
                 continue
             if not within(number, interval):
@@ -124,14 +125,10 @@ def _own_flags() -> set[str]:
     import importlib
 
     config: Any = importlib.import_module("fairseq_kerbs.models.config")
-    kinds = (config.SeparableKerbsConfig, config.RecurrentAttentionConfig)
-    own = {
-        item.name
-        for kind in kinds
-        for item in fields(kind)
-        if item.metadata.get("within") or item.name in ("total_senses", "mixture_tanh_scale")
-    }
-    return own | {"reallocation_at", "composition_passes"}
+    own = {"reallocation_at", "mixture_tanh_scale"}  # checked without an interval in their field
+    for kind in (config.TransformerKerbsConfig, config.RecurrentAttentionConfig):
+        own |= {item.name for item in fields(kind) if item.metadata.get("within")}
+    return own
 
 
 def _interval(name: str, action: argparse.Action | None) -> str:
@@ -434,11 +431,12 @@ def _check_split_files(folder: Path, split: str, *, both_sides: bool) -> None:
         if not file.stat().st_size:
             raise UserError(f"{file} is empty; prepare the data again")
     needed = {path.with_suffix(suffix) for path in binarized for suffix in (".bin", ".idx")}
-    for path in binarized if both_sides else ():
-        pair, _, language = path.stem.removeprefix(f"{split}.").partition(".")
-        for other in (pair.removeprefix(f"{language}-"), pair.removesuffix(f"-{language}")):
-            if other not in ("", pair):
-                needed.add(folder / f"{split}.{pair}.{other}.idx")
+    if both_sides:
+        for path in binarized:
+            pair, _, language = path.stem.removeprefix(f"{split}.").partition(".")
+            for other in (pair.removeprefix(f"{language}-"), pair.removesuffix(f"-{language}")):
+                if other not in ("", pair):
+                    needed.add(folder / f"{split}.{pair}.{other}.idx")
     for file in sorted(needed):
         if not file.exists():
             raise UserError(f"{file} is missing, while {split} has other files; copy it as well")
@@ -461,7 +459,10 @@ def _check_splits(call: Call, data: str, *, shown_only: bool) -> None:
                 f"--train-subset {subsets}: fairseq trains on one split; give one, and further "
                 "data as DATA:MORE"
             )
-        for split in subsets.split(",") if name == "valid_subset" else [subsets]:
+        splits = [subsets]
+        if name == "valid_subset":
+            splits = subsets.split(",")
+        for split in splits:
             if split in there and not shown_only:
                 both_sides = call.program == TRAIN and is_translation(call)
                 _check_split_files(folder, split, both_sides=both_sides)

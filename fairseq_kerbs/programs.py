@@ -287,9 +287,11 @@ def _add_flags_beside(
     try:
         _add_flags(part, parser)
     except argparse.ArgumentError as error:
-        others = [f"--arch {chosen.arch}"] if getattr(chosen, "arch", None) else ["others"]
+        other = "others"
+        if getattr(chosen, "arch", None):
+            other = f"--arch {chosen.arch}"
         raise UserError(
-            f"{flag_of(chooser)} {getattr(chosen, chooser)} and {others[0]} do not go "
+            f"{flag_of(chooser)} {getattr(chosen, chooser)} and {other} do not go "
             f"together, as fairseq says ({error}); leave one of them out"
         ) from None
 

@@ -72,8 +72,8 @@ def assert_later(holds: torch.Tensor, text: str) -> None:
 def load(path: Path, **options: Any) -> Any:
     """``torch.load`` on the CPU, with options as far as this torch has them.
 
-    ``weights_only`` came with 1.13 and ``mmap`` with 2.1. What they do is what earlier ones do or
-    do without.
+    ``weights_only`` came with 1.13 and ``mmap`` with 2.1. Earlier versions load all objects, and
+    read the whole file into memory.
     """
     since = {"weights_only": (1, 13), "mmap": (2, 1)}
     known = {name: value for name, value in options.items() if since[name] <= VERSION}

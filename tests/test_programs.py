@@ -188,6 +188,9 @@ def test_languages_of_a_folder_of_dictionaries(bin_folder: Path, tmp_path: Path)
     assert languages("-s", "de") == ("de", "en")
     with pytest.raises(UserError, match="give --source-lang and --target-lang"):
         languages("-s", "en")
+    shutil.copy(bin_folder / "dict.de.txt", folder / "dict.fr.txt")
+    with pytest.raises(UserError, match="fr is not read alone, and the data are from de to en"):
+        languages("-s", "fr")
 
 
 @pytest.mark.parametrize("way", spellings("path", "a.pt:b.pt", "c.pt"))

@@ -59,7 +59,7 @@ def read_checkpoint(path: Path | str, trust: bool = False) -> dict[str, Any]:
 
     With ``trust``, objects that can execute code are loaded, too. A UserError is raised if the file
     is missing, damaged or no checkpoint, has parameters that are not finite, or, without ``trust``,
-    has content that could execute code.
+    has content that could execute code. From then on, fairseq logs warnings alone.
     """
     logging.getLogger("fairseq").setLevel(logging.WARNING)  # no sizes of dictionaries and the like
     path = Path(path)
@@ -288,9 +288,8 @@ def _check_task(path: Path, settings: Any, trust: bool, data: Path | None) -> No
     name = getattr(settings, "_name", None) or getattr(settings, "task", None)
     registered = TASK_REGISTRY.get(name)
     readable = tuple(TASK_REGISTRY[task] for task in SAFE_TASKS)
-    if registered is None:
-        unreadable = trust  # without trust, an unknown task is refused below
-    else:
+    unreadable = trust  # without trust, an unknown task is refused below
+    if registered is not None:
         # other tasks make batches in another way, so that trust does not help
         unreadable = not issubclass(registered, readable)
     if data is not None and unreadable:

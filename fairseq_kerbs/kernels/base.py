@@ -179,7 +179,7 @@ def safe_inverse(norm: Tensor) -> Tensor:
 
 
 def polynomial(z: Tensor, coefficients: Sequence[float]) -> Tensor:
-    """Σ_k coefficients[k]·z^k, by Horner's rule."""
+    """Σ_k coefficients[k]·z^k by Horner's rule, of two coefficients or more, in the shape of z."""
     result = z * coefficients[-1]
     for coefficient in reversed(coefficients[1:-1]):
         result.add_(coefficient).mul_(z)

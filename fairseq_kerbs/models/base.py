@@ -53,9 +53,9 @@ class KerbsModel(BaseFairseqModel):
         cls.add_args(parser)
         names = [action.dest for action in parser._actions if action.dest != argparse.SUPPRESS]
         stock: dict[str, Any] = dict.fromkeys(names)
-        # what fairseq-train's flags say to both the task and a language model
-        for name in ("tokens_per_sample", "max_target_positions") if cls.target else ():
-            stock[name] = f"${{oc.select:task.{name},null}}"
+        if cls.target:  # what fairseq-train's flags say to both the task and a language model
+            for name in ("tokens_per_sample", "max_target_positions"):
+                stock[name] = f"${{oc.select:task.{name},null}}"
         stock["max_update"] = "${oc.select:optimization.max_update,null}"
         ours = cls.flags.__dataclass_fields__
         added = [(name, Any, value) for name, value in stock.items() if name not in ours]
@@ -73,7 +73,7 @@ class KerbsModel(BaseFairseqModel):
                 setattr(args, name, value)
         config.fill_for_policy(args)
         if hasattr(args, "input_embedding"):
-            # whether input and output embeddings are the same rows is for another flag to say
+            # --input-embedding decides whether they are the same rows, not this flag of fairseq
             args.share_decoder_input_output_embed = args.input_embedding == "composed"
             # a default of fairseq's lstm, which one criterion alone reads
             args.adaptive_softmax_cutoff = getattr(args, "adaptive_softmax_cutoff", None)
@@ -130,7 +130,8 @@ class KerbsModel(BaseFairseqModel):
         missing = self.state_dict().keys() - state_dict.keys()
         others = {name for name in missing if not name.startswith(OUTPUT_PREFIX)}
         has_layer = any(name.startswith(OUTPUT_PREFIX) for name in state_dict)
-        if not (has_layer and others):  # else sizes of the layer would be compared in vain
+        # parameters of another architecture are named below, not the sizes of its output layer
+        if not (has_layer and others):
             check_output_layer(self.decoder.output, state_dict)
         if missing:
             raise UserError(

@@ -437,8 +437,9 @@ def policy_from_flags(args: Any) -> Optional[Policy]:
     policy = policy_class(args)
     if policy is None:
         return None
-    values = {name: getattr(args, name) for name in policy.settings()}
+    values = {}
     for name, setting in policy.settings().items():
+        values[name] = getattr(args, name)
         if setting.kind in (int, float):
             values[name] = setting.kind(values[name])
     return policy(**values)

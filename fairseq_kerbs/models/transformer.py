@@ -33,22 +33,25 @@ _FEATURES = "fairseq_kerbs.features"  # key of the last step's features in the i
 class PassEmbedding(ComposedEmbedding):
     """Composed embedding for decoders of fairseq's, which look words up without their contexts."""
 
-    # how the next words are embedded, if with contexts; used once
     embed_next: Callable[[Tensor], Tensor] | None = None
+    """Embeds the words of the next call with their contexts. That call resets it."""
 
     def forward(self, words: Tensor, contexts: Tensor | None = None) -> Tensor:
         embed = self.embed_next
         self.embed_next = None
-        return super().forward(words, contexts) if embed is None else embed(words)
+        if embed is not None:
+            return embed(words)
+        return super().forward(words, contexts)
 
 
 class KerbsTransformerDecoder(ScoredByOutputLayer, transformer.TransformerDecoderBase):
     """Transformer decoder whose forward returns features; the output layer scores them.
 
     Arguments are those of fairseq's decoder. ``embed_tokens`` refers to the output layer.
-    ``passes`` refine the posteriors before the last one, −1 for all there can be. Decoding step by
-    step takes all there can be, unless there are none. With ``--composition-from`` training has no
-    passes before the update ``first_update``. Validation has them from the beginning.
+    ``passes`` refine the posteriors before the last one. −1 means as many as there are positions
+    before the last. Decoding step by step takes as many, unless ``passes`` is 0. With
+    ``--composition-from`` training has no passes before the update ``first_update``. Validation has
+    them from the beginning.
     """
 
     refines = True  # False while a training has not reached ``first_update``

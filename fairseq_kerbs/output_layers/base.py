@@ -242,6 +242,7 @@ class OutputLayer(nn.Module):
         return nll_with_probabilities(h, self._senses, target, options)
 
     def _check(self, h: Tensor) -> None:
+        """Raise a ValueError for a wrong size of contexts, and a TypeError in torch.jit.trace."""
         if torch.jit.is_tracing():  # type: ignore[attr-defined]
             raise self._not_scriptable()
         if not h.dim() or h.shape[-1] != self.embed_dim:

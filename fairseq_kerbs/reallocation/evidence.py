@@ -108,7 +108,7 @@ def information(neighbours: NDArray[np.bool_], classes: Integers) -> float:
 
 
 def _log_prior(classes: Integers, kinds: int) -> NDArray[np.float64]:
-    """Log P(class) by the classes of known occurrences [m], [kinds]."""
+    """Log P(class), [kinds], by the classes of known occurrences, [m]."""
     sizes = np.bincount(classes, minlength=kinds)
     prior: NDArray[np.float64] = np.log(
         (sizes + ADDED_TO_CLASSES) / (len(classes) + ADDED_TO_CLASSES * kinds)
@@ -119,7 +119,10 @@ def _log_prior(classes: Integers, kinds: int) -> NDArray[np.float64]:
 def _log_evidence(
     neighbours: NDArray[np.bool_], classes: Integers, kinds: int
 ) -> NDArray[np.float64]:
-    """Log P(j | class) / P(j) by known occurrences [m, words] and [m], [kinds, words]."""
+    """Log P(j | class) / P(j), [kinds, words], by the neighbours and classes of known occurrences.
+
+    These are [m, words] and [m].
+    """
     members = np.eye(kinds)[classes]  # [m, kinds]
     sizes = members.sum(0)
     frequency = (neighbours.sum(0) + ADDED_TO_NEIGHBOURS) / (

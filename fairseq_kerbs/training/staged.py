@@ -132,7 +132,7 @@ def train_and_place(
 
 
 def updates_of_softmax(call: Call, placement: StagedPlacement) -> int:
-    """Number of updates of the first step of a training, which ``call`` is the whole of."""
+    """Number of updates of the first step of the training that ``call`` describes."""
     whole: int = call.values.max_update
     return min(whole - 1, max(1, round(placement.at * whole)))  # 0 of the third would be no limit
 
@@ -380,19 +380,19 @@ def check_text(call: Call, data: str) -> None:
     """
     from fairseq.data.data_utils import load_indexed_dataset
 
-    folders = [Path(folder) for folder in data.split(":")]
+    folder = Path(data)
     split = call.values.train_subset
     end = "idx"
-    file = folders[0] / "dict.txt"  # of a language model
+    file = folder / "dict.txt"  # of a language model
     if not file.exists():
         _, target = check_languages(call, data) or language_pair(data)
-        file = folders[0] / f"dict.{target}.txt"
+        file = folder / f"dict.{target}.txt"
         end = f"*-*.{target}.idx"
     dictionary = read_dictionary(file)
     counts = np.zeros(len(dictionary), dtype=np.int64)
     # fairseq joins train, train1 and so on
     patterns = (f"{split}.{end}", f"{split}[0-9]*.{end}")
-    found = [path for folder in folders for name in patterns for path in folder.glob(name)]
+    found = [path for pattern in patterns for path in folder.glob(pattern)]
     for path in found:
         for line in load_indexed_dataset(str(path.with_suffix("")), dictionary) or ():
             counts += np.bincount(line.numpy(), minlength=len(counts))[: len(counts)]

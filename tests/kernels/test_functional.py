@@ -57,6 +57,10 @@ def test_shapes_and_names_are_checked() -> None:
         kerbs_kernel(*(torch.ones(size, dtype=torch.long) for size in ((2, 5), (4, 5), (4,))))
     with pytest.raises(ValueError, match=r"`kernel`.*'cosine'.*kerbs, kerbs_released, lin"):
         build_kernel("cosine")
+    with pytest.raises(ValueError, match="`kernel`: lin has no option 'power'"):
+        build_kernel("lin", power=2.0)
+    with pytest.raises(ValueError, match="`kernel` is built already"):
+        build_kernel(build_kernel("pow", power=2.0), power=3.0)
 
 
 def test_no_derivative_of_a_derivative() -> None:

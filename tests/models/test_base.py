@@ -314,6 +314,9 @@ def test_the_prior_is_used_before_a_share_of_the_updates() -> None:
         make_model("transformer", composition_from=0.25)
     with pytest.raises(UserError, match="--composition-from"):
         make_model("transformer", composition_from=1.0, max_update=10)
+    separate: dict[str, Any] = {"input_embedding": "separate", "max_update": 10}
+    with pytest.raises(UserError, match="not read with --input-embedding separate: leave it out"):
+        make_model("transformer", composition_from=0.25, **separate)
 
 
 @pytest.mark.parametrize("name", ["transformer", "lstm", "gru_lm", "fairseq_lstm"])

@@ -113,6 +113,11 @@ WRONG_FLAGS: list[tuple[str, Flags, str]] = [
         "--kernel-gamma is for the kernel",
     ),
     ("lstm", {"output_layer": "mos", "kernel_gamma": 1.0}, "--output-layer mos"),
+    (
+        "lstm",
+        {"output_layer": "mixture", "kernel": "rbf"},
+        "--kernel rbf is not read by --output-layer mixture: name its kernels by --mixture-kernels",
+    ),
     ("lstm", {"kernel": "pow", "kernel_power": 0.0}, "--kernel-power is 0.0"),
     ("lstm", {"kernel": "log", "kernel_power": math.inf}, "--kernel-power is inf"),
     ("lstm", {"kernel": "pol", "kernel_power": 2.5}, "power is 2.5, but it must be a whole number"),

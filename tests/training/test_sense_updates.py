@@ -100,6 +100,16 @@ def test_checkpoints_of_another_policy_are_taken() -> None:
     assert model.decoder.output.sample is not None
 
 
+def test_an_allocation_in_real_numbers_is_taken() -> None:
+    """As a program that averages checkpoints writes it."""
+    model = make_model("lstm")
+    state = model.state_dict()
+    name = "decoder.output.inventory.word_of_sense"
+    owners = state[name].clone()
+    model.load_state_dict(state | {name: owners.double()})
+    assert torch.equal(model.decoder.output.inventory.word_of_sense, owners)
+
+
 @pytest.mark.parametrize("owner", [10**9, -5, 2.5])
 def test_senses_without_a_word_are_refused(owner: float) -> None:
     """A billion must not become the length of a count."""
