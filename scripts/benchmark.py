@@ -46,7 +46,7 @@ BENCHMARKS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("kerbs", "kerbs-prior", "mos", "softmax", "stock", *_LSTM, *_LUONG),
     ),
 }
-"""What a benchmark measures, and its contestants."""
+"""What a benchmark measures, and its systems."""
 
 RATIOS = [
     *product(("kerbs", "kerbs-trained", "kerbs-smoothed"), [likelihood.PRODUCTS]),
@@ -63,7 +63,8 @@ RATIOS = [
 fairseq's code, so that ratios over it also count what our code saves. "mos", a mixture of three
 softmaxes, is in the decoding benchmark because Gao et al. (2019) report twice the time there."""
 
-_ALL, _MODEL = tuple(BENCHMARKS), ("step", "decode")
+_ALL = tuple(BENCHMARKS)
+_MODEL = ("step", "decode")
 _SIZES: dict[str, tuple[str, Any, Any, tuple[str, ...]]] = {
     "dim": ("size d of context vectors and embeddings", 288, 64, _ALL),
     "vocab": ("words V of the vocabulary (source and target)", 10_000, 2000, _ALL),
@@ -117,7 +118,7 @@ def build_parser(quick: bool = False) -> argparse.ArgumentParser:
             choices=names,
             default=names,
             metavar="NAME",
-            help=f"only these take part, of {', '.join(names)} [all]",
+            help=f"measure only these systems, of {', '.join(names)} [all]",
         )
         command.add_argument(
             "--memory",

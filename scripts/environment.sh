@@ -1,5 +1,5 @@
 # Sourced by the scripts that run the plugin: finds the checkout and a Python that has fairseq.
-# Sets CHECKOUT and PYTHON, and defines usage, kerbs and logged.
+# Sets CHECKOUT and PYTHON, and defines usage, find_python, kerbs and logged.
 
 set -euo pipefail
 unset CDPATH  # cd would look there first, and print where it went

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Run every check of the project from a fresh checkout: install, ruff, mypy, pytest with the slow
-# tests. Arguments go to pytest: scripts/test.sh -m "not slow" -k kernels
+# Run every check of the project from a fresh checkout: install, ruff, mypy, lint-imports, pytest with
+# the slow tests. Arguments go to pytest: scripts/test.sh -m "not slow" -k kernels
 # With --coverage as the first one, the lines of the package that no test runs are listed at the end.
 # As many processes run tests as there are cores; -n 0 for one that a debugger can enter.
 

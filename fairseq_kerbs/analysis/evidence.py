@@ -28,7 +28,7 @@ from fairseq_kerbs.reallocation.placement import NumberOfSenses
 from fairseq_kerbs.senses.partitions import Integers
 
 WINDOW = 4  # words on either side that are neighbours
-BEGINNING = 5  # letters that forms of a source word share; 4 would join German Kran and Kranich
+LETTERS_OF_BEGINNING = 5  # that forms of a source word share; 4 would join German Kran and Kranich
 LEAST_SHARE = 0.05  # minimum share of a source word in the occurrences of a word
 
 
@@ -126,7 +126,7 @@ class ParallelLines:
         self._end = dict(zip(lower, starts[1:].tolist()))
 
     def occurrences(self, tags: Integers) -> list[Occurrence]:
-        """The occurrences as gold senses name them, where words are not lower-cased."""
+        """The occurrences [n] as gold senses name them, where words are not lower-cased: [n]."""
         found = []
         for tag in tags.tolist():
             line, column = divmod(tag, TAG_OF_A_LINE)
@@ -134,7 +134,7 @@ class ParallelLines:
         return found
 
     def _at(self, tags: Integers) -> list[tuple[int, int]]:
-        """Line of each occurrence, and number of its word among all words."""
+        """Line of each occurrence [n], and number of its word among all words: [n]."""
         found = []
         for tag in tags.tolist():
             line, column = divmod(tag, TAG_OF_A_LINE)
@@ -146,12 +146,12 @@ class ParallelLines:
         return word not in self._function_words
 
     def sources(self, tags: Integers) -> Integers:
-        """Number of the source word of each occurrence, −1 for none or a rare one."""
+        """Number of the source word of each occurrence [n], −1 for none or a rare one: [n]."""
         aligned = [self._source[at] for _, at in self._at(tags)]
         return source_numbers(aligned)
 
     def neighbours(self, tags: Integers) -> NDArray[np.bool_]:
-        """Which content words are beside each occurrence, [n, words]."""
+        """Which content words are beside each occurrence [n]: [n, words]."""
         beside = []
         for line, at in self._at(tags):
             near = self._words[max(self._start[line], at - WINDOW) : at]
@@ -166,8 +166,8 @@ class ParallelLines:
 
 
 def source_numbers(aligned: Sequence[str]) -> Integers:
-    """Numbers of aligned source words, whose forms are joined, −1 for "" or a rare one."""
-    forms = merge_forms(Counter(filter(None, aligned)), BEGINNING)
+    """Numbers of aligned source words [n], whose forms are joined, −1 for "" or a rare one: [n]."""
+    forms = merge_forms(Counter(filter(None, aligned)), LETTERS_OF_BEGINNING)
     counts = Counter(forms[word] for word in aligned if word)
     least = LEAST_SHARE * sum(counts.values())
     kept = sorted(word for word, times in counts.items() if times >= least)

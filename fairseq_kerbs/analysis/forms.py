@@ -25,8 +25,9 @@ from fairseq_kerbs.data.gold import common_beginning, merge_alike, without_accen
 
 LEAST_BEGINNING = 3
 """Minimum length of a common beginning."""
-BEGINNING = 1 / 2
-"""Minimum share of the shorter word that a common beginning has."""
+SHARE_OF_BEGINNING = 1 / 2
+"""Minimum share of the shorter word that a common beginning has. It is less than in
+:func:`.gold.merge_forms`, where a wrong pair would join two gold senses."""
 LEAST_INSIDE = 4
 """Minimum length of a beginning that stands inside of the other word."""
 INSIDE = 2 / 3
@@ -43,7 +44,7 @@ def are_forms(one: str, other: str) -> bool:
     if shorter == longer:
         return True
     shared = common_beginning(shorter, longer)
-    if shared >= max(LEAST_BEGINNING, BEGINNING * len(shorter)):
+    if shared >= max(LEAST_BEGINNING, SHARE_OF_BEGINNING * len(shorter)):
         return True
     length = max(LEAST_INSIDE, ceil(INSIDE * len(shorter)))
     return len(shorter) >= length and shorter[:length] in longer

@@ -167,7 +167,9 @@ class Occurrences(NamedTuple):
 
     kept: list[Occurrence]  # in the order of the text
     readable: int  # all whose context the model can compute
-    left_out: int  # beyond the maximum length, or inside of a token
+    left_out: int
+    """Those beyond the maximum length, inside of a token, or at the start of a text for a causal
+    model without a symbol for that."""
 
 
 def find_occurrences(
@@ -234,9 +236,11 @@ def _pattern(model: LanguageModel, word: str) -> regex.Pattern[str]:
             f"--word: {word!r}: the tokenizer of {model.folder} does not know it; name another word"
         )
     same = pieces(word.lower()) == pieces(word.capitalize())
-    before, after = r"(?<![\w\p{M}])", r"(?![\w\p{M}])"
-    if _UNSPACED.search(word):
-        before, after = "", r"(?!\p{M})"  # where no space is beside words
+    before = r"(?<![\w\p{M}])"
+    after = r"(?![\w\p{M}])"
+    if _UNSPACED.search(word):  # where no space is beside words
+        before = ""
+        after = r"(?!\p{M})"
     pattern = before + regex.escape(word) + after
     return regex.compile(pattern, regex.IGNORECASE if same else regex.V0)
 

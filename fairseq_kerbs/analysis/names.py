@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 from sklearn.metrics import mutual_info_score
 from sklearn.metrics.cluster import contingency_matrix, expected_mutual_information
 
@@ -31,7 +32,7 @@ from fairseq_kerbs.analysis.alignment import align
 from fairseq_kerbs.analysis.forms import joined_forms
 from fairseq_kerbs.analysis.function_words import FunctionWords
 from fairseq_kerbs.analysis.occurrences import Numbers, Text
-from fairseq_kerbs.analysis.words import has_letter
+from fairseq_kerbs.analysis.words import first_items, has_letter
 
 LEAST_OCCURRENCES = 40  # minimum of the clearest words
 LEAST_SHARE = 0.05  # minimum share of a source word in the occurrences of a sense
@@ -46,6 +47,9 @@ LEAST_OF_ENTROPY = 0.1
 """Minimum share of the entropy of senses that is information about different words."""
 LINES = 10_000  # maximum number of lines by which dialog is told from translation
 Words = NDArray[Any]  # strings
+Ranked = tuple[int, bool, float, str]
+"""Row of a sense, whether a word is a function word (these are last), minus its z-score, and a text
+with the word."""
 _NOWHERE: Numbers = np.empty(0, np.int64)
 
 
@@ -155,9 +159,10 @@ class SenseNames:
         entries = tokens["entry"].to_numpy()
         self._where = _rows_of(entries, ~is_piece)  # rows of each whole word
         self._where_piece = _rows_of(entries, is_piece)
-        self._line, self._place, self._sense, self._share = (
-            tokens[column].to_numpy() for column in ("line", "place", "sense", "posterior")
-        )
+        self._line = tokens["line"].to_numpy()
+        self._place = tokens["place"].to_numpy()
+        self._sense = tokens["sense"].to_numpy()
+        self._share = tokens["posterior"].to_numpy()
         # with "" before, between and after lines
         words = np.array(["", *(word for line in text.words for word in (*line, ""))], object)
         at = np.cumsum([0, *map(len, text.words)])[self._line] + self._place
@@ -212,7 +217,7 @@ class SenseNames:
             value = told.written if told.one_word else told.clarity
             if told.written > 0:
                 ranked.append((word in self.function_words, told.one_word, -value, word))
-        return [word for *_, word in sorted(ranked)[: most or None]]
+        return [word for *_, word in first_items(sorted(ranked), most)]
 
     def clearest_pieces(self, most: int, special: int = 0) -> list[str]:
         """The ``most`` pieces whose senses are most closely tied to words, or all with 0.
@@ -221,7 +226,7 @@ class SenseNames:
         """
         entries = _frequent(self._where_piece, special)
         ranked = [(-self.clarity(entry, piece=True), self._symbols[entry]) for entry in entries]
-        return [piece for value, piece in sorted(ranked)[: most or None] if value < 0]
+        return [piece for value, piece in first_items(sorted(ranked), most) if value < 0]
 
     def clarity(self, entry: int, piece: bool = False) -> float:
         """Clarity of the senses of a word or a piece in nats, at least 0. It is 0 for one sense."""
@@ -247,8 +252,8 @@ class SenseNames:
         senses = self._sense[where]
         if len(np.unique(senses)) < 2:
             return NO_INFORMATION
-        shares = np.unique(senses, return_counts=True)[1] / len(senses)
-        entropy = float(-(shares * np.log(shares)).sum())
+        _, counts = np.unique(senses, return_counts=True)
+        entropy = float(stats.entropy(counts))
         sides = [self._before[where], self._after[where]]
         content = max(_information(senses, self._content(side)) for side in sides)
         if self._cause is None:
@@ -282,22 +287,25 @@ class SenseNames:
             beside += self._apart(senses, self._before[where], "", f" {word}")
             beside += self._apart(senses, self._after[where], f"{word} ", "")
         turns = [self._turns[line] for line in self._line[where]] if self._turns else []
-        pairs = [(sense, word) for sense, line in zip(senses, turns) for word in line]
+        senses_of_pairs: list[int] = []
+        words_of_pairs: list[str] = []
+        for sense, words_of_turn in zip(senses.tolist(), turns):
+            for word_of_turn in words_of_turn:
+                senses_of_pairs.append(sense)
+                words_of_pairs.append(word_of_turn)
         turn = []
-        if pairs:
-            senses_of_pairs, words_of_pairs = zip(*pairs)
+        if words_of_pairs:
             turn = self._apart(np.array(senses_of_pairs), np.array(words_of_pairs, object))
         beside.sort()
         turn.sort()
-        for row, times in zip(*map(np.ndarray.tolist, np.unique(senses, return_counts=True))):
+        rows, counts = np.unique(senses, return_counts=True)
+        for row, times in zip(rows.tolist(), counts.tolist()):
             own = where[senses == row]
             sources = [] if self._cause is None else _most_frequent(self._cause[own])
             words = _most_frequent(self._word[own]) if piece else []
-            neighbours, of_turn = (
-                [text for sense, *_, text in ranked if sense == row][:MOST]
-                for ranked in (beside, turn)
-            )
             share = times / len(where)
+            neighbours = _texts_of(row, beside)
+            of_turn = _texts_of(row, turn)
             names[row] = SenseName(times, share, sources, neighbours, of_turn, words)
         return names
 
@@ -307,15 +315,14 @@ class SenseNames:
 
     def _apart(
         self, senses: Words, words: Words, before: str = "", after: str = ""
-    ) -> list[tuple[int, bool, float, str]]:
+    ) -> list[Ranked]:
         """Words with letters that distinguish senses, from n pairs of a sense and a word.
 
         Args:
             senses, words: row of the sense and the word of each pair, [n].
 
         Returns:
-            tuples of the row of the sense, whether the word is a function word (these are last),
-            minus its z-score, and the word between two texts.
+            a tuple for each, with the word between the two texts.
         """
         senses = senses[words != ""]
         words = words[words != ""]
@@ -326,9 +333,11 @@ class SenseNames:
         z = log_odds(contingency_matrix(senses, words))
         found = []
         for row, column in np.argwhere(z > LEAST_Z).tolist():
-            if _may_be_name(word := kinds[column]):
-                rank = word in self.function_words, -z[row, column]
-                found.append((int(rows[row]), *rank, before + word + after))
+            word = kinds[column]
+            if _may_be_name(word):
+                is_function_word = word in self.function_words
+                text = before + word + after
+                found.append((int(rows[row]), is_function_word, -z[row, column], text))
         return found
 
     def examples(self, row: int, entry: int, most: int, piece: bool = False) -> list[Example]:
@@ -374,6 +383,13 @@ def _frequent(where: dict[int, Numbers], special: int) -> list[int]:
     ]
 
 
+def _texts_of(row: int, ranked: Sequence[Ranked]) -> list[str]:
+    """The first texts of a sense, at most :data:`MOST`, each once."""
+    # a word that stands beside itself is found on both sides
+    texts = dict.fromkeys(text for sense, *_, text in ranked if sense == row)
+    return list(texts)[:MOST]
+
+
 def _most_frequent(words: Words) -> list[tuple[str, int]]:
     """The most frequent words of the occurrences [n] of a sense, with counts, without ""."""
     least = max(LEAST_TIMES, LEAST_SHARE * len(words))
@@ -400,11 +416,14 @@ def is_dialog(target: Sequence[Sequence[str]], source: Sequence[Sequence[str]]) 
     words = {word for line in target for word in line}
     if len(known & words) <= SAME_LANGUAGE * len(words):
         return False
-    lines = list(islice(zip(target, source, [*source[1:], source[0]]), LINES))
-    own, other = (
-        sum(len({*line[0]} & {*line[side]}) for line in lines if line[0]) for side in (1, 2)
-    )
+    own = _common_words(target, source)
+    other = _common_words(target, [*source[1:], source[0]])
     return own < 2 * other
+
+
+def _common_words(target: Sequence[Sequence[str]], source: Sequence[Sequence[str]]) -> int:
+    """Number of words that are on both sides of a line, summed over the first :data:`LINES`."""
+    return sum(len({*words} & {*others}) for words, others in islice(zip(target, source), LINES))
 
 
 def _truecased(lines: Sequence[Sequence[str]]) -> list[list[str]]:

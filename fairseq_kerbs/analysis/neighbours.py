@@ -39,12 +39,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fairseq_kerbs.analysis.occurrences import Text
-from fairseq_kerbs.analysis.words import in_context, records
+from fairseq_kerbs.analysis.words import first_items, in_context, records
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.utils.errors import UserError
 
 LEAST_USAGE = 0.05
-NEAREST = 16  # senses kept beside each, times the most senses of a word
+# for each sense as many nearest senses are kept as this number times the most senses of a word
+NEAREST = 16
 MOST_WORDS = 8  # of a cluster: Gao et al. show five
 _CONTEXT = 8  # words shown on either side
 _WORDS = 44  # letters of a cluster's words
@@ -77,7 +78,8 @@ def similarity_graph(
         return sparse.csr_matrix((layer.vocab_size, layer.vocab_size), dtype=np.float64)
     most = min(NEAREST * layer.max_senses, len(vectors) - 1)
     near = [_nearest(vectors, first, most) for first in range(0, len(vectors), _ROWS)]
-    alike, columns = (torch.cat(parts) for parts in zip(*near))  # [n, most]
+    alike = torch.cat([values for values, _ in near])  # [n, most]
+    columns = torch.cat([numbers for _, numbers in near])  # [n, most]
     word = owners[used]
     pairs = DataFrame(
         {
@@ -123,7 +125,8 @@ def cluster_words(
     """
     sums: dict[int, dict[int, float]] = defaultdict(dict)  # of groups, over pairs of their words
     queue = []
-    for left, right, value in zip(*map(np.ndarray.tolist, sparse.find(graph))):
+    rows, columns, values = sparse.find(graph)
+    for left, right, value in zip(rows.tolist(), columns.tolist(), values.tolist()):
         sums[left][right] = value
         if left < right and value >= least:
             queue.append((-value, left, right))
@@ -231,6 +234,10 @@ def find_neighbours(
         top: maximum number of clusters without ``wanted``, 0 for all.
         examples: maximum number of examples of a cluster.
 
+    Returns:
+        the clusters that are shown, where each has its examples in the order of the difference
+        between the probabilities of the guess and of the word, the largest first.
+
     Raises:
         UserError: a wanted word is in no cluster, or the texts differ.
     """
@@ -243,7 +250,8 @@ def find_neighbours(
     numbers = [
         n for n, cluster in enumerate(clusters) if not wanted or {*wanted} & {*cluster.words}
     ]
-    numbers = numbers if wanted else numbers[: top or None]
+    if not wanted:
+        numbers = first_items(numbers, top)
     words = sum(len(cluster.words) for cluster in clusters)
     found = f"{len(clusters)} with {words} words, {len(numbers)} shown"
     table = DataFrame(

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -164,16 +164,13 @@ def read_text(
         lines |= dict(zip(numbers, (text for text, _ in texts)))
         if two_sided:
             for number, own in zip(numbers, batch["net_input"]["src_tokens"].tolist()):
-                sources[number] = real_words(own, task.source_dictionary, sentencepiece=of_source)[
-                    0
-                ]
+                words, _ = real_words(own, task.source_dictionary, sentencepiece=of_source)
+                sources[number] = words
         table = {"line": line, "place": place, "entry": entry}
         if extras.pieces:
             table["piece"] = piece.bool()
         if isinstance(layer, OutputLayer):
-            share, slot = layer.posterior(layer.look_up(entry), h).max(-1, keepdim=True)  # [n, 1]
-            table["sense"] = layer.table.senses[entry].gather(-1, slot)[:, 0]
-            table["posterior"] = share[:, 0].double()
+            table |= _senses_of(layer, entry, h)
         if extras.guesses:
             table |= _guesses(log_probs, h, entry, len(task.target_dictionary))
         tables.append(table)
@@ -183,17 +180,39 @@ def read_text(
         contexts.append(h[wanted].float().cpu())
     if not any(len(table["entry"]) for table in tables):
         raise no_words(split, flag)
+    return _as_text(lines, sources if two_sided else None, tables, torch.cat(contexts))
+
+
+def _senses_of(layer: OutputLayer, entry: Tensor, h: Tensor) -> dict[str, Tensor]:
+    """Columns of the most probable sense of words [n] in their contexts [n, d]."""
+    share, slot = layer.posterior(layer.look_up(entry), h).max(-1, keepdim=True)  # [n, 1]
+    sense = layer.table.senses[entry].gather(-1, slot)
+    return {"sense": sense[:, 0], "posterior": share[:, 0].double()}
+
+
+def _as_text(
+    lines: Mapping[int, list[str]],
+    sources: Mapping[int, list[str]] | None,
+    tables: Sequence[Mapping[str, Tensor]],
+    contexts: Tensor,
+) -> Text:
+    """The text of batches, in the order of the split.
+
+    Args:
+        lines: words of each line, by its number in the split.
+        sources: those of the source side, if there is one.
+        tables: columns of the words of each batch. ``line`` has numbers in the split.
+        contexts: those of the requested words, [C, d].
+    """
     parts = {name: torch.cat([table[name] for table in tables]) for name in tables[0]}
     columns = {name: values.cpu().numpy() for name, values in parts.items()}
     order = sorted(lines)  # with gaps for omitted batches
     columns["line"] = np.searchsorted(order, columns["line"])
-    return Text(
-        [lines[number] for number in order],
-        [sources[number] for number in order] if two_sided else None,
-        DataFrame(columns),
-        order,
-        torch.cat(contexts),
-    )
+    words = [lines[number] for number in order]
+    others = None
+    if sources is not None:
+        others = [sources[number] for number in order]
+    return Text(words, others, DataFrame(columns), order, contexts)
 
 
 def without_pieces(text: Text, requested: NDArray[np.bool_]) -> Text:

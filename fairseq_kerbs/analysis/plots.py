@@ -133,7 +133,7 @@ def _mark(index: int, size: float, colors: Sequence[str] = COLORS) -> dict[str, 
     """Style of the mark of a sense by its index in the word. Every second mark is not filled."""
     color = colors[index % len(colors)]
     face = "none" if index % 2 else color
-    return {"marker": MARKS[index % 8], "s": size, "edgecolors": color, "facecolors": face}
+    return {"marker": MARKS[index % len(MARKS)], "s": size, "edgecolors": color, "facecolors": face}
 
 
 def plot_contexts(

@@ -34,8 +34,8 @@ LEAST_KNOWN = 0.5
 _LINE = re.compile(r"([SHDP])-(\d+)\t(.*)", re.DOTALL)
 
 
-class Hypothesis(NamedTuple):
-    """A hypothesis of fairseq-generate's output."""
+class ScoredTokens(NamedTuple):
+    """Tokens of a hypothesis of fairseq-generate's output, which have scores in its P line."""
 
     line: int  # index of its P line
     source: list[str]
@@ -58,7 +58,7 @@ def with_senses(
             model.
     """
     lines = [line for line in lines if not line.startswith("K-")]
-    read_generated(lines, name)
+    read_generated(lines, name)  # raises a UserError for a truncated output
     hypotheses = sorted(read_hypotheses(lines, name), key=lambda h: len(h.words))
     dictionary = task.target_dictionary
     words = [word for hypothesis in hypotheses for word in hypothesis.words]
@@ -110,7 +110,7 @@ def _labels(
     return labels, forms
 
 
-def read_hypotheses(lines: Sequence[str], name: str) -> list[Hypothesis]:
+def read_hypotheses(lines: Sequence[str], name: str) -> list[ScoredTokens]:
     """Hypotheses of fairseq-generate's output, in order.
 
     A UserError with the ``name`` of the output is raised if there are none, they are not tokens, or
@@ -122,7 +122,11 @@ def read_hypotheses(lines: Sequence[str], name: str) -> list[Hypothesis]:
     tokens = ""
     current = None  # number of the sentence of the last H line
     for number, match in enumerate(map(_LINE.fullmatch, lines)):
-        kind, sentence, text = match.groups() if match else ("", "", "")
+        kind = ""
+        sentence = ""
+        text = ""
+        if match is not None:
+            kind, sentence, text = match.groups()
         if kind in ("D", "P") and sentence != current:
             raise UserError(
                 f"{name}, line {number + 1}: {kind}-{sentence} does not follow its H- line, as in "
@@ -142,7 +146,7 @@ def read_hypotheses(lines: Sequence[str], name: str) -> list[Hypothesis]:
                     f"{name}, line {number + 1} has {len(text.split())} scores for {len(words)} "
                     "words and the end of the sentence; generate without --remove-bpe"
                 )
-            hypotheses.append(Hypothesis(number, sources.get(sentence, []), words))
+            hypotheses.append(ScoredTokens(number, sources.get(sentence, []), words))
             current = None
     if not hypotheses:
         raise UserError(
@@ -152,7 +156,9 @@ def read_hypotheses(lines: Sequence[str], name: str) -> list[Hypothesis]:
     return hypotheses
 
 
-def _entries(batch: list[Hypothesis], model: Any, task: Any) -> list[list[tuple[str, int, float]]]:
+def _entries(
+    batch: list[ScoredTokens], model: Any, task: Any
+) -> list[list[tuple[str, int, float]]]:
     """Word, number of the sense and posterior of each token of each hypothesis."""
     dictionary = task.target_dictionary
     rows = [_numbers(hypothesis.words, dictionary) for hypothesis in batch]

@@ -80,8 +80,9 @@ def project(points: Points, senses: Points | None = None) -> Projection:
     scaled = np.empty((0, points.shape[1]))
     if senses is not None:
         scaled = normalize(senses) * np.linalg.norm(points, axis=1).mean()
-    # a second dimension for d = 1
-    points, vectors = (np.pad(rows, ((0, 0), (0, 1))) for rows in (points, scaled))
+    second_dimension = ((0, 0), (0, 1))  # for d = 1
+    points = np.pad(points, second_dimension)
+    vectors = np.pad(scaled, second_dimension)
     with np.errstate(invalid="ignore"):  # equal contexts have no variance
         pca = PCA(2, svd_solver="full").fit(points)
     first, second = np.nan_to_num(pca.explained_variance_ratio_).tolist()

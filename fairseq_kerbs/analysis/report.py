@@ -27,9 +27,10 @@ from fairseq_kerbs.analysis.names import (
     SenseNames,
 )
 from fairseq_kerbs.analysis.words import (
+    first_items,
     in_context,
     is_always_piece,
-    is_word,
+    is_proper_entry,
     of_sentencepiece,
     sense_numbers,
     senses_by_frequency,
@@ -156,7 +157,9 @@ def build_report(
     symbols = dictionary.symbols
     special = dictionary.nspecial
     counts = training_counts(dictionary)
-    proper = [number for number, word in enumerate(symbols) if is_word(word, number, special)]
+    proper = [
+        number for number, word in enumerate(symbols) if is_proper_entry(word, number, special)
+    ]
     several: list[int] = layer.senses_per_word().tolist()
     if words:
         whole, pieces = whole_and_pieces(names, dictionary, list(dict.fromkeys(words)))
@@ -166,8 +169,8 @@ def build_report(
     else:
         most = sorted((-several[n], -counts[n], symbols[n]) for n in proper if several[n] > 1)
         whole, pieces = whole_and_pieces(names, dictionary, [word for *_, word in most])
-        whole = whole[: size.top or None]
-        pieces = pieces[: size.top or None]
+        whole = first_items(whole, size.top)
+        pieces = first_items(pieces, size.top)
     lists: dict[bool, list[Figures]] = {False: [], True: []}
     entries = [*((word, False) for word in whole), *((piece, True) for piece in pieces)]
     for word, piece in progress(entries, "senses", " words"):

@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pandas import DataFrame, factorize
+from scipy import stats
 
 from fairseq_kerbs.analysis.occurrences import Text
 from fairseq_kerbs.analysis.words import has_letter, sense_numbers
@@ -145,10 +146,11 @@ def judge_counts(words: Sequence[CountedWord]) -> dict[str, Any]:
     Returns:
         for "words" and "pieces", unless there are none: the number of words "of"; for each of
         :data:`PARTITIONS` the mean number of "senses", "bcubed" and "paired" F with intervals,
-        B-cubed "precision" and "recall", and the numbers of words where B-cubed F is "better" and
-        "worse" than with one sense; and "correlations" of the number of senses "with_entropy" given
-        log frequency, and "with_frequency" given entropy. These are None if all words have as many
-        senses.
+        B-cubed "precision" and "recall", "minus_one", which is the mean difference of B-cubed F
+        from one sense per word, with an interval, and the numbers of words where B-cubed F is
+        "better" and "worse" than with one sense; and "correlations" of the number of senses
+        "with_entropy" given log frequency, and "with_frequency" given entropy. These are None if
+        all words have as many senses.
     """
     judged = {}
     for kind in KINDS:
@@ -204,13 +206,19 @@ def _scores(word: CountedWord, induced: Integers, senses: int) -> dict[str, floa
 
 def entropy(gold: Integers) -> float:
     """Entropy of gold senses [n] in nats."""
-    shares = np.bincount(gold) / len(gold)
-    shares = shares[shares > 0]
-    return float(-(shares * np.log(shares)).sum())
+    return float(stats.entropy(np.bincount(gold)))
 
 
 def partial_correlation(x: Floats, y: Floats, given: Floats, axis: int = -1) -> Any:
-    """Correlation of x and y given a third variable, over an axis, NaN if one is constant."""
+    """Correlation of x and y given a third variable, NaN if one is constant.
+
+    Args:
+        x, y, given: values of n words, [n], or of several samples of them, [samples, n].
+        axis: axis of the words.
+
+    Returns:
+        the correlation, or one for each sample, [samples].
+    """
     with np.errstate(invalid="ignore", divide="ignore"):
         xy = _pearson(x, y, axis)
         xz = _pearson(x, given, axis)
@@ -219,7 +227,8 @@ def partial_correlation(x: Floats, y: Floats, given: Floats, axis: int = -1) -> 
 
 
 def _pearson(x: Floats, y: Floats, axis: int) -> Any:
-    x, y = _centred(x, axis), _centred(y, axis)
+    x = _centred(x, axis)
+    y = _centred(y, axis)
     return (x * y).sum(axis) / np.sqrt((x**2).sum(axis) * (y**2).sum(axis))
 
 
@@ -230,12 +239,12 @@ def _centred(values: Floats, axis: int) -> Any:
 
 
 def interval(values: Floats) -> dict[str, float]:
-    """Mean of values of words, with a 95 % percentile bootstrap interval over words."""
+    """Mean of values of words [n], with a 95 % percentile bootstrap interval over words."""
     return _bootstrap((values,), np.mean, float(values.mean()))
 
 
 def correlation(x: Floats, y: Floats, given: Floats) -> dict[str, float] | None:
-    """Partial correlation over words with a 95 % bootstrap interval.
+    """Partial correlation over words [n] with a 95 % bootstrap interval.
 
     None if it is undefined: one of the three is constant, or there are too few words.
     """

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, groupby
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from fairseq_kerbs.utils.errors import UserError
 if TYPE_CHECKING:  # print-senses does not need pandas
     from pandas import DataFrame
 
+Item = TypeVar("Item")
+
 BPE_MARK = "@@"
 LEAST_MARKED = 0.05
 """Minimum share of SentencePiece's entries that begin a word. Usually it is a third or more."""
@@ -28,8 +30,11 @@ _OF_SENSE = re.compile(r"#\d+$")  # the number in the name of a sense, such as b
 _FILLER = re.compile(r"madeupword\d{4}")  # fairseq pads dictionaries with these
 
 
-def is_word(word: str, number: int, special: int) -> bool:
-    """Whether an entry is neither a special symbol nor a filler of fairseq's dictionaries."""
+def is_proper_entry(word: str, number: int, special: int) -> bool:
+    """Whether an entry is neither a special symbol nor a filler of fairseq's dictionaries.
+
+    It may be a piece of words, such as ``ban@@``.
+    """
     return number >= special and not _FILLER.fullmatch(word)
 
 
@@ -200,9 +205,17 @@ def records(frame: DataFrame) -> list[dict[str, Any]]:
 
 def csv_of(frame: DataFrame, digits: int | None = None) -> str:
     """A table as CSV, with empty cells for missing values, and floats with ``digits`` [all]."""
-    return frame.infer_objects().to_csv(
-        index=False, float_format=digits and f"%.{digits}g", lineterminator="\n"
-    )
+    form = None
+    if digits is not None:
+        form = f"%.{digits}g"
+    return frame.infer_objects().to_csv(index=False, float_format=form, lineterminator="\n")
+
+
+def first_items(items: list[Item], most: int) -> list[Item]:
+    """The first ``most`` items, or all for 0."""
+    if most == 0:
+        return items
+    return items[:most]
 
 
 def sense_numbers(layer: OutputLayer, word: int) -> list[int]:
@@ -234,8 +247,8 @@ def senses_by_frequency(
         groups: number of groups of about equal size.
 
     Returns:
-        for each group, from frequent to rare: number of ``words``, occurrences of the ``most`` and
-        ``fewest`` frequent word, and mean number of ``senses``.
+        for each group, from frequent to rare: number of ``words``, occurrences of the most and of
+        the least frequent word, ``most`` and ``fewest``, and mean number of ``senses``.
     """
     times = np.asarray(counts)
     order = np.argsort(-times, kind="stable")[: np.count_nonzero(times)]
@@ -272,7 +285,7 @@ def words_by_number_of_senses(
     for index, (symbol, number) in enumerate(zip(symbols, senses)):
         piece = is_always_piece(symbol, sentencepiece) or (known is not None and index not in known)
         wanted = with_pieces or not piece
-        if wanted and is_word(symbol, index, special) and has_letter(symbol):
+        if wanted and is_proper_entry(symbol, index, special) and has_letter(symbol):
             word = symbol.removeprefix(SENTENCEPIECE_MARK) if sentencepiece else symbol
             words[number].append(written_piece(symbol) if piece else word)
     return words

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from fairseq_kerbs.cli.output import say_written
-from fairseq_kerbs.cli.parameters import FILE, LANGUAGE, Command, Whole, examples
+from fairseq_kerbs.cli.parameters import FILE, LANGUAGE, Command, Whole, examples, seed_option
 from fairseq_kerbs.utils.processes import usable_cores
 
 
@@ -51,7 +51,6 @@ longest_option = click.option(
 joined_option = click.option(
     "--joined-dictionary", is_flag=True, help="one dictionary for both languages"
 )
-seed_option = click.option("--seed", type=Whole(min=0), metavar="N", default=1, help="random seed")
 
 
 def number_option(flag: str, default: int, text: str, least: int = 1) -> Callable[[Any], Any]:
@@ -82,7 +81,7 @@ def line_option(default: int, example: str = "") -> Callable[[Any], Any]:
 @number_option("--train", 20_000, "number of sentence pairs")
 @number_option("--valid", 500, "number of sentence pairs")
 @number_option("--test", 500, "number of sentence pairs")
-@seed_option
+@seed_option()
 def toy(folder: Path, train: int, valid: int, test: int, seed: int) -> None:
     """Write the synthetic corpus with gold senses.
 
@@ -264,7 +263,7 @@ def prepare_dailydialog(**flags: Any) -> None:
 @number_option("--train", 300_000, "number of sentences")
 @number_option("--valid", 10_000, "number of sentences")
 @number_option("--test", 30_000, "number of sentences")
-@seed_option
+@seed_option()
 @words_option(20_000)
 @line_option(80)
 def prepare_lm1b(**flags: Any) -> None:

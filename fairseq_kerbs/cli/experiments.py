@@ -83,7 +83,8 @@ def naming_files(
             raise
         program = GENERATE if section == "generate" else TRAIN
         if "placement: train" in str(error):
-            section, passed_on = "placement", ()
+            section = "placement"
+            passed_on = ()
         for name in spellings_in_file(program, flag[0], passed_on):
             file = experiment.origins.get((section, name[2:]))
             if file is not None and str(file) not in str(error):

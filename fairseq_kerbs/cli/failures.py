@@ -8,6 +8,7 @@ of the call are looked up in the failing lines.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,8 @@ _ORDINARY = frozenset(
         "seed",
     )
 )
-"""Flags that nearly every line of fairseq could name, which are to blame only in the sentence."""
+"""Flags whose names are in most lines of fairseq. They are blamed only if the exception's sentence
+names them."""
 
 _FOLDERS = ("data", "save_dir")
 """Values that are a part of the paths in a sentence, which says nothing about them."""
@@ -107,12 +109,18 @@ def flags_to_blame(call: Call, failure: Failure) -> list[str]:
             found = [
                 _shown(call, name)
                 for name in sorted(names & call.actions.keys())
-                if (number == 0 or name not in _ORDINARY)
-                and not _names_of(call, name, in_sentence=number == 0).isdisjoint(words)
+                if _is_named(call, name, words, in_sentence=number == 0)
             ]
             if found:
                 return found
     return []
+
+
+def _is_named(call: Call, name: str, words: Sequence[str], *, in_sentence: bool) -> bool:
+    """Tell whether the words of a line of code, or of an exception's sentence, name a flag."""
+    if name in _ORDINARY and not in_sentence:
+        return False
+    return not _names_of(call, name, in_sentence=in_sentence).isdisjoint(words)
 
 
 def _given_at_start(call: Call, failure: Failure) -> list[str]:

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -32,6 +32,8 @@ from fairseq_kerbs.utils.processes import find_program, quoted
 from fairseq_kerbs.utils.threads import limit_threads
 
 if TYPE_CHECKING:
+    from sacrebleu.metrics.bleu import BLEU
+
     from fairseq_kerbs.configurations import Experiment
     from fairseq_kerbs.programs import Call
 
@@ -205,29 +207,16 @@ def generate(
     CONFIG, DATA and SAVE_DIR has made. Other flags are passed to fairseq-generate and override
     CONFIG. With --print-senses the output stays in subwords.
     """
-    from fairseq_kerbs.configurations import language_pair
     from fairseq_kerbs.data.generated import count_line, sentences_of
-    from fairseq_kerbs.data.languages import base_language
-    from fairseq_kerbs.data.prepare import target_rules
-    from fairseq_kerbs.evaluation import bleu
-    from fairseq_kerbs.program_checks import check_call, check_languages, is_translation
+    from fairseq_kerbs.program_checks import check_call, is_translation
 
     experiment = load_experiment(config, data)
     with naming_files(experiment, "generate", passed_on):
         call = plan_generation(experiment, data, save_dir, passed_on, print_senses=print_senses)
     first_data = Path(data.split(":")[0])
+    scoring = None
     if reference is not None:
-        if not reference.is_file():
-            raise UserError(f"--reference {reference}: no such file")
-        pair = check_languages(call, data) or language_pair(data)
-        rules = target_rules(first_data, pair[1])
-        language = rules["language"]
-        unescape = unescape or rules["escape"]
-        scored_as = pair[1] if base_language(pair[1]) in bleu.TOKENIZED else language
-        # a UserError is raised if sacreBLEU's tokenizer of the language is missing
-        metric = bleu.bleu_metric(language=scored_as, lowercase=rules["lowercase"])
-        metrics = {"BLEU": metric}
-        check_reference(call, first_data, reference, pair)
+        scoring = read_reference(reference, call, data, unescape=unescape)
     with naming_files(experiment, "generate", passed_on):
         check_call(call, data, dry_run=dry_run)
     output = output or Path(save_dir) / f"generate-{call.values.gen_subset}.txt"
@@ -253,12 +242,60 @@ def generate(
             stream.write(count_line(call.values.gen_subset, sentences) + "\n")
     if print_senses:
         add_senses(call, first_data, output)
-    if reference is not None:
-        systems, references = bleu.read_systems(
-            [output], [reference], language=language, unescape=unescape
-        )
-        print(bleu.corpus_scores(systems[str(output)], references, metrics)[0].details)
+    if scoring is not None:
+        print(bleu_of(output, scoring))
     return 0
+
+
+class Reference(NamedTuple):
+    """A reference, and how translations are scored against it."""
+
+    file: Path
+    language: str  # of Moses' rules that undo the tokenization of the translations
+    unescape: bool  # whether XML entities in them are undone
+    metric: BLEU
+
+
+def read_reference(file: Path, call: Call, data: str, *, unescape: bool) -> Reference:
+    """Check a reference for the split of a call. How it is scored, the record of the data tells.
+
+    Args:
+        file: raw text of the target side.
+        call: call of fairseq-generate.
+        data: folders of the data, separated by colons.
+        unescape: undo XML entities, whatever the record says.
+
+    Raises:
+        UserError: the file is no such text, or sacreBLEU's tokenizer of the language is missing.
+    """
+    from fairseq_kerbs.data.languages import base_language
+    from fairseq_kerbs.data.prepare import target_rules
+    from fairseq_kerbs.evaluation import bleu
+
+    if not file.is_file():
+        raise UserError(f"--reference {file}: no such file")
+    first_data = Path(data.split(":")[0])
+    source, target = languages_of_text(call, data)
+    rules = target_rules(first_data, target)
+    scored_as = rules["language"]
+    if base_language(target) in bleu.TOKENIZED:
+        scored_as = target
+    metric = bleu.bleu_metric(language=scored_as, lowercase=rules["lowercase"])
+    check_reference(call, first_data, file, (source, target))
+    return Reference(file, rules["language"], unescape or rules["escape"], metric)
+
+
+def bleu_of(output: Path, reference: Reference) -> str:
+    """sacreBLEU's sentence about the output of fairseq-generate."""
+    from fairseq_kerbs.evaluation import bleu
+
+    systems, references = bleu.read_systems(
+        [output], [reference.file], language=reference.language, unescape=reference.unescape
+    )
+    if reference.metric.lowercase:
+        systems, references = bleu.lowercased(systems, references, reference.language)
+    texts = systems[str(output)]
+    return bleu.corpus_scores(texts, references, {"BLEU": reference.metric})[0].details
 
 
 def check_reference(call: Call, data: Path, reference: Path, languages: tuple[str, str]) -> None:
@@ -353,17 +390,17 @@ def translate(
         _write_raw_data(Path(raw), folder, (source, target), texts, print_senses)
         ours = ["-s", source, "-t", target, "--gen-subset", "test", "--dataset-impl", "raw"]
         ours.append("--skip-invalid-size-inputs-valid-test")
-        best = _generated(call, Path(raw), ours, Path(save_dir), print_senses=print_senses)
+        found = _generated(call, Path(raw), ours, Path(save_dir), print_senses=print_senses)
     results = [""] * len(lines)
     long = []
     for number, text in enumerate(texts):
-        if text and number in best["H"]:
-            words = tokens.join_subwords(best["H"][number])
+        if text and number in found.texts:
+            words = tokens.join_subwords(found.texts[number])
             results[number] = tokens.detokenize(
                 words, language=writing["language"], unescape=writing["escape"]
             )
             if print_senses:
-                results[number] += f"\t{best['K'][number]}"
+                results[number] += f"\t{found.senses[number]}"
         elif text:
             long.append(str(number + 1))
     write_output(None, "".join(f"{result}\n" for result in results))
@@ -381,7 +418,10 @@ def _write_raw_data(
     """
     for language in languages:
         read_dictionary(data / f"dict.{language}.txt")  # which names a damaged file
-    for kind in ("dict.*.txt", "train.*") if named else ("dict.*.txt",):
+    kinds = ["dict.*.txt"]
+    if named:
+        kinds.append("train.*")
+    for kind in kinds:
         for file in data.glob(kind):
             (folder / file.name).symlink_to(file.resolve())
     # one more, so that there is something to translate
@@ -413,10 +453,17 @@ def check_text_call(call: Call) -> None:
     check_flags(call)
 
 
+class Translations(NamedTuple):
+    """Best hypotheses of fairseq-generate, by the number of the sentence from 0."""
+
+    texts: dict[int, str]  # in subwords, of H lines
+    senses: dict[int, str]  # of K lines, if these were added
+
+
 def _generated(
     call: Call, data: Path, ours: Sequence[str], save_dir: Path, *, print_senses: bool
-) -> dict[str, dict[int, str]]:
-    """The best hypotheses (H) of fairseq-generate, and their senses (K), by number from 0.
+) -> Translations:
+    """Run fairseq-generate, and read the best hypotheses.
 
     Raises SystemExit if it has failed, as it has said.
 
@@ -446,7 +493,8 @@ def _generated(
     senses: dict[int, str] = {}  # the first of each sentence, as the best hypothesis is
     for match in filter(None, map(_SENSES.fullmatch, lines)):
         senses.setdefault(int(match[1]), match[2])
-    return {"H": {number: best(found).text for number, found in hypotheses.items()}, "K": senses}
+    texts = {number: best(of_sentence).text for number, of_sentence in hypotheses.items()}
+    return Translations(texts, senses)
 
 
 def _say(sentence: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,8 +12,8 @@ from fairseq_kerbs.cli.output import write_output
 from fairseq_kerbs.cli.parameters import FILE, OUTPUT, Command, Number, Whole, examples
 from fairseq_kerbs.utils.errors import UserError
 
-Rows = Sequence[tuple[int, int, str, str]]
-"""Line, occurrence, word and sense."""
+if TYPE_CHECKING:
+    from fairseq_kerbs.data.gold import GoldRow
 
 TEXT = "tokenized text of the split, such as clean/train.en or tok/test.en of 'prepare'"
 
@@ -141,8 +141,8 @@ def gold_translations(
     alignment = align(lowered, [*others, *more_others]).tolist()
     rows = gold_of_translations(lines, others, alignment)
     if not function_words:
-        without_content = FunctionWords([*lines, *more_lines], language_of(text))
-        rows = [row for row in rows if row[2] not in without_content]
+        excluded = FunctionWords([*lines, *more_lines], language_of(text))
+        rows = [row for row in rows if row[2] not in excluded]
     if merge_forms:
         rows = with_merged_forms(rows)
     if not all_words:
@@ -168,7 +168,7 @@ def stemmer_of(stemmer: str | None, flag: str, path: Path) -> str:
     return found
 
 
-def several(rows: Rows, least_count: int, least_share: float) -> Rows:
+def several(rows: Sequence[GoldRow], least_count: int, least_share: float) -> list[GoldRow]:
     """Rows of the words that have several senses. A UserError is raised if there are none."""
     from fairseq_kerbs.data.gold import with_several_senses
 
@@ -181,7 +181,7 @@ def several(rows: Rows, least_count: int, least_share: float) -> Rows:
     return kept
 
 
-def write_senses(path: Path, rows: Rows) -> None:
+def write_senses(path: Path, rows: Sequence[GoldRow]) -> None:
     """Write the gold senses."""
     from fairseq_kerbs.data.gold import gold_text
 

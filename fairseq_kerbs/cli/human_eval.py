@@ -17,6 +17,7 @@ from fairseq_kerbs.cli.parameters import (
     csv_option,
     examples,
     json_option,
+    seed_option,
 )
 from fairseq_kerbs.cli.texts import (
     fill_missing_option,
@@ -74,7 +75,7 @@ def human_eval() -> None:
 )
 @click.option("--items", type=Whole(min=1), metavar="N", default=50, help="number of items")
 @click.option("--raters", type=Whole(min=1), metavar="N", default=3, help="number of raters")
-@click.option("--seed", type=Whole(min=0), metavar="N", default=1, help="random seed")
+@seed_option()
 @click.option(
     "--delimiter",
     type=click.Choice(["comma", "semicolon", "tab"]),
@@ -158,7 +159,8 @@ def score(
     """
     from fairseq_kerbs.evaluation.human import as_csv, as_text, evaluate, read_key, read_sheet
 
-    read = read_key(key)
-    result = evaluate(read, [read_sheet(path, read) for path in sheets], baseline)
+    answer_key = read_key(key)
+    filled = [read_sheet(path, answer_key) for path in sheets]
+    result = evaluate(answer_key, filled, baseline)
     print(as_text(result))
     write_files(json_file, csv_file, result, as_csv(result))

@@ -113,7 +113,7 @@ def neighbours(
     from fairseq_kerbs.analysis.words import (
         csv_of,
         is_always_piece,
-        is_word,
+        is_proper_entry,
         of_sentencepiece,
         word_numbers,
     )
@@ -127,7 +127,7 @@ def neighbours(
     wanted = word_numbers(entries, words)
     sentencepiece = of_sentencepiece(entries.symbols)
     compared = [
-        is_word(word, number, entries.nspecial)
+        is_proper_entry(word, number, entries.nspecial)
         and entries.count[number] >= least
         and not (joined and is_always_piece(word, sentencepiece))
         for number, word in enumerate(entries.symbols)

@@ -59,7 +59,7 @@ PASS_ON = {"ignore_unknown_options": True}
 """``context_settings`` of a command that passes unknown flags to a program of fairseq's."""
 
 _SHORT_WITH_VALUE = re.compile(r"-[A-Za-z][^-=]")  # such as -sde of fairseq
-_JOINT = "\0"  # which no argument of a program can have
+_SEPARATOR = "\0"  # which no argument of a program can have
 
 
 class Number(click.FloatRange):
@@ -114,7 +114,7 @@ class Several(click.ParamType):
         """Convert what a `Command` has joined."""
         if isinstance(value, tuple):  # a default
             return value
-        return tuple(self.kind.convert(part, param, ctx) for part in value.split(_JOINT))
+        return tuple(self.kind.convert(part, param, ctx) for part in value.split(_SEPARATOR))
 
 
 class Command(click.Command):
@@ -166,11 +166,14 @@ class Command(click.Command):
         with_values: list[str] = []
         while rest:
             name = rest.pop(0)
-            joint = _SHORT_WITH_VALUE.match(name) and name[:2] not in options
-            if joint and ctx.ignore_unknown_options:
+            if ctx.ignore_unknown_options and _is_short_with_value(name, options):
                 with_values.append(name)  # click would look for its own flags among the letters
                 continue
-            flag, equals, value = name.partition("=") if name.startswith("--") else (name, "", "")
+            flag = name
+            equals = ""
+            value = ""
+            if name.startswith("--"):
+                flag, equals, value = name.partition("=")
             option = options.get(flag)
             if not isinstance(option, click.Option) or option.is_flag:
                 joined.append(name)
@@ -178,18 +181,26 @@ class Command(click.Command):
                     break
                 continue
             several = isinstance(option.type, Several)
-            values = [value] if equals else _take_values(rest, len(rest) if several else 1)
+            most = 1
+            if several:
+                most = len(rest)
+            values = [value] if equals else _take_values(rest, most)
             if not values:
                 raise click.BadOptionUsage(name, f"Option '{name}' requires an argument.", ctx)
             if several and not option.multiple and option in places:
-                joined[places[option]] += _JOINT + _JOINT.join(values)
+                joined[places[option]] += _SEPARATOR + _SEPARATOR.join(values)
                 continue
             places[option] = len(joined) + 1
-            joined += [flag, _JOINT.join(values)]
+            joined += [flag, _SEPARATOR.join(values)]
         left = super().parse_args(ctx, [*joined, *rest])
         if with_values:
             ctx.params["passed_on"] = (*ctx.params["passed_on"], *with_values)
         return left
+
+
+def _is_short_with_value(name: str, options: Mapping[str, click.Parameter]) -> bool:
+    """Tell whether an argument is a short flag of another program with its value, such as -sde."""
+    return _SHORT_WITH_VALUE.match(name) is not None and name[:2] not in options
 
 
 def _take_values(rest: list[str], most: int) -> list[str]:
@@ -269,6 +280,11 @@ def not_with(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
         return value
 
     return check
+
+
+def seed_option(text: str = "random seed") -> Callable[[Any], Any]:
+    """``--seed`` with a help text."""
+    return click.option("--seed", type=Whole(min=0), metavar="N", default=1, help=text)
 
 
 def examples(*commands: str) -> str:

@@ -5,7 +5,7 @@ This module is imported when the command runs, as it needs pandas and matplotlib
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,7 +41,7 @@ class Drawn(NamedTuple):
 
 
 def contexts_by_sense(
-    trained: Trained, data: Path, split: str, word: str, most: int, plane: str | None
+    trained: Trained, data: Path, split: str, word: str, most: int, wanted: str | None
 ) -> Drawn:
     """Draw the contexts of a word in a checkpoint.
 
@@ -51,17 +51,17 @@ def contexts_by_sense(
         split: split with the contexts.
         word: entry of the dictionary.
         most: maximum number of contexts.
-        plane: ``pca``, else linear discriminants.
+        wanted: projection: ``pca``, else linear discriminants.
     """
     layer = trained.layer
     (number,) = word_numbers(trained.dictionary, [word])
     names_split = "train" if has_training_text(data) else split
     found_names = read_names(trained, names_split)
     symbols = trained.dictionary.symbols
-    begins = is_always_piece(symbols[number], of_sentencepiece(symbols))
-    piece = begins or (found_names.is_piece(number) and not found_names.is_whole(number))
+    always_piece = is_always_piece(symbols[number], of_sentencepiece(symbols))
+    piece = always_piece or (found_names.is_piece(number) and not found_names.is_whole(number))
     # a word that was not read for names can be either
-    known = begins or found_names.is_piece(number) or found_names.is_whole(number)
+    known = always_piece or found_names.is_piece(number) or found_names.is_whole(number)
 
     def select(target: Tensor) -> Tensor:
         # as in the names, the whole word and the piece of longer words are apart
@@ -79,7 +79,7 @@ def contexts_by_sense(
     of_context = sense_of(layer, number, vectors).numpy()
     points = vectors.double().numpy()
     projected = None
-    if plane != "pca" and len({*of_context}) > 1:
+    if wanted != "pca" and len({*of_context}) > 1:
         projected = projection.discriminate(points, of_context, len(senses))
     if projected is None:  # labels of the axes say so
         weight = layer.as_contexts(layer.weight[senses].detach().double())
@@ -102,7 +102,7 @@ def contexts_of_words(
     text: Path,
     sets: Sequence[Sequence[str]],
     most: int,
-    plane: str | None,
+    wanted: str | None,
     seed: int,
 ) -> Drawn:
     """Draw the contexts of words in a model of Hugging Face, and measure their variance.
@@ -112,12 +112,12 @@ def contexts_of_words(
         text: text with one sentence per line.
         sets: words of each panel.
         most: maximum number of contexts of a word.
-        plane: what ``--projection`` names.
+        wanted: projection that ``--projection`` names, ``pca`` if any.
         seed: of the random choice of contexts.
     """
     panels = [list(dict.fromkeys(words)) for words in sets]
     words = list(dict.fromkeys(word for panel in panels for word in panel))
-    if plane == "discriminants":
+    if wanted == "discriminants":
         raise UserError(f"--projection discriminants needs senses, and {folder} has none; use pca")
     most_words = len(plots.WORD_COLORS)
     if len(words) > most_words:
@@ -128,13 +128,7 @@ def contexts_of_words(
         raise UserError(f"--text: {text}: no such file")
     model = hugging_face.load_language_model(folder)
     found = hugging_face.find_occurrences(model, text, words, most, seed)
-    few = {word: found[word].readable for word in words if found[word].readable < 2}
-    if few:
-        counts = ", ".join(f"{word} ({times})" for word, times in few.items())
-        raise UserError(
-            f"--word: too few contexts in {text}: {counts}, but at least 2 are needed; name more "
-            "frequent words or another --text"
-        )
+    _check_words(text, found)
     vectors = {
         word: hugging_face.context_vectors(model, found[word].kept).double().numpy()
         for word in words
@@ -142,16 +136,7 @@ def contexts_of_words(
     planes = [
         projection.project(np.concatenate([vectors[word] for word in panel])) for panel in panels
     ]
-    measured = [
-        {
-            "word": word,
-            "contexts": len(found[word].kept),
-            "readable": found[word].readable,
-            "left_out": found[word].left_out,
-            "variance": projection.relative_variance(vectors[word]),
-        }
-        for word in words
-    ]
+    measured = [_measured(word, found[word], vectors[word]) for word in words]
     lines = {word: [occurrence.line for occurrence in found[word].kept] for word in words}
     points = _table_of_points(panels, planes, lines)
     axes = [plane.axes for plane in planes]
@@ -160,6 +145,30 @@ def contexts_of_words(
     word_of = [list(table["word"]) for _, table in points.groupby("panel")]
     figure = plots.plot_word_contexts(labels, planes, word_of)
     return Drawn(figure, result, csv_of(points), _measured_as_text(measured, model.longest))
+
+
+def _check_words(text: Path, found: Mapping[str, hugging_face.Occurrences]) -> None:
+    """Raise a UserError if a word has too few contexts in a text."""
+    few = {word: of_word.readable for word, of_word in found.items() if of_word.readable < 2}
+    if few:
+        counts = ", ".join(f"{word} ({times})" for word, times in few.items())
+        raise UserError(
+            f"--word: too few contexts in {text}: {counts}, but at least 2 are needed; name more "
+            "frequent words or another --text"
+        )
+
+
+def _measured(
+    word: str, found: hugging_face.Occurrences, vectors: projection.Points
+) -> dict[str, Any]:
+    """Numbers of a word's contexts, and how much their vectors [n, d] vary."""
+    return {
+        "word": word,
+        "contexts": len(found.kept),
+        "readable": found.readable,
+        "left_out": found.left_out,
+        "variance": projection.relative_variance(vectors),
+    }
 
 
 def _table_of_points(

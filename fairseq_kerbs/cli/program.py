@@ -24,7 +24,8 @@ def main(argv: Sequence[str] | None = None, group: Any = None, name: str = "fair
     stop_on_signals()
     _write_utf8()
     try:
-        # click is a package of the commands alone, and told like every other one that is missing
+        # only the commands need click: if it is missing, that is said in one sentence, as for
+        # other packages
         from fairseq_kerbs.cli.commands import root, run
 
         status = run(sys.argv[1:] if argv is None else argv, group or root, name)

@@ -60,7 +60,7 @@ def self_check(quick: bool) -> int:
 
     Compares losses and gradients with float64, measures times, and trains 20 updates with and
     without an interruption, on the first GPU if there is one. Prints a table for bug reports. The
-    exit status is 1 if a line says OFF.
+    exit status is 1 if a line says WRONG.
     """
     import torch
 
@@ -78,11 +78,16 @@ def self_check(quick: bool) -> int:
                 text = " ".join(f"{type(error).__name__}: {error}".split())
                 missing = "not implemented for 'Half'" in text  # older torch on a CPU
                 outcome = Outcome(text) if missing else Outcome(text, "no error", False)
-            verdict = {None: "", True: "ok", False: "OFF"}[outcome.right]
-            wrong += outcome.right is False
+            if outcome.right is None:
+                verdict = ""
+            elif outcome.right:
+                verdict = "ok"
+            else:
+                verdict = "WRONG"
+                wrong += 1
             line = f"{what:<40} {outcome.value:<42} {outcome.allowed:<13} {verdict}"
             print(line.rstrip(), flush=True)
-    print(f"OFF: {wrong}" if wrong else "all is as it should be")
+    print(f"WRONG: {wrong}" if wrong else "all is as it should be")
     return 1 if wrong else 0
 
 
@@ -101,8 +106,9 @@ def _lines(device: str, quick: bool, folder: Path) -> Iterator[tuple[str, Callab
         yield "time: likelihood", partial(_time, inputs)
     yield f"training, {UPDATES} updates", partial(_train, folder, device, "straight")
     yield f"training, {HALF} + {UPDATES - HALF} updates", partial(_resume, folder, device)
-    for flag in PRECISIONS if device == "cuda" else ():
-        yield f"training, {flag}", partial(_train, folder, device, flag[2:], extra=(flag,))
+    if device == "cuda":
+        for flag in PRECISIONS:
+            yield f"training, {flag}", partial(_train, folder, device, flag[2:], extra=(flag,))
 
 
 def _versions(device: str) -> Iterator[tuple[str, str]]:
@@ -241,22 +247,32 @@ def _train(
 
 def _resume(folder: Path, device: str) -> Outcome:
     """The same training, stopped and resumed: the same bits on a CPU."""
-    import torch
-
-    from fairseq_kerbs import torch_compat
     from fairseq_kerbs.evaluation.numerics import distance
 
     for updates in (HALF, UPDATES):
         _train(folder, device, "resumed", updates)
-    files = [folder / name / "checkpoint_last.pt" for name in ("resumed", "straight")]
-    first, second = (_tensors(torch_compat.load(file, weights_only=False)) for file in files)
-    differing = sum(not first[name].equal(second[name]) for name in {**first, **second})
-    whole = [torch.cat([v.double().flatten() for v in state.values()]) for state in (first, second)]
-    worst = distance(*whole)
-    value = f"{differing} of {len(first)} tensors differ, by {worst:.1e}"
-    on_gpu = device == "cuda"
-    allowed = f"<= {GPU_LIMIT}" if on_gpu else "the same bits"
-    return Outcome(value, allowed, worst <= GPU_LIMIT if on_gpu else not differing)
+    resumed = _tensors_of(folder / "resumed" / "checkpoint_last.pt")
+    straight = _tensors_of(folder / "straight" / "checkpoint_last.pt")
+    differing = sum(not resumed[name].equal(straight[name]) for name in {**resumed, **straight})
+    worst = distance(_as_one(resumed), _as_one(straight))
+    value = f"{differing} of {len(resumed)} tensors differ, by {worst:.1e}"
+    if device == "cuda":
+        return Outcome(value, f"<= {GPU_LIMIT}", worst <= GPU_LIMIT)
+    return Outcome(value, "the same bits", differing == 0)
+
+
+def _tensors_of(file: Path) -> dict[str, Any]:
+    """Tensors of a checkpoint of this machine, see :func:`_tensors`."""
+    from fairseq_kerbs import torch_compat
+
+    return _tensors(torch_compat.load(file, weights_only=False))
+
+
+def _as_one(tensors: dict[str, Any]) -> Any:
+    """All values of some tensors, [N], in float64."""
+    import torch
+
+    return torch.cat([tensor.double().flatten() for tensor in tensors.values()])
 
 
 def _tensors(state: dict[str, Any]) -> dict[str, Any]:

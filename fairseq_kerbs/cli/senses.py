@@ -6,7 +6,7 @@ At a terminal, in a browser, and beside generated text.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,12 +35,18 @@ from fairseq_kerbs.cli.parameters import (
     examples,
     json_option,
     output_option,
+    seed_option,
     trust_option,
 )
 from fairseq_kerbs.utils.errors import UserError
 
 if TYPE_CHECKING:  # pandas is slow to import
+    import numpy as np
+    from numpy.typing import NDArray
+
     from fairseq_kerbs.analysis.names import SenseNames
+    from fairseq_kerbs.analysis.occurrences import Text
+    from fairseq_kerbs.reallocation.context_sample import ContextSample
 
 
 def examples_option(default: int) -> Callable[[Any], Any]:
@@ -126,13 +132,7 @@ def examples_option(default: int) -> Callable[[Any], Any]:
     default=5,
     help="for this table: number of words for each number of senses",
 )
-@click.option(
-    "--seed",
-    type=Whole(min=0),
-    metavar="N",
-    default=1,
-    help="for this table: random seed",
-)
+@seed_option("for this table: random seed")
 @click.option("--with-pieces", is_flag=True, help="for this table: include subwords")
 @click.option(
     "--table",
@@ -173,16 +173,9 @@ def senses(
     with one sense per word and the best number by the labels beside them.
     """
     from fairseq_kerbs.analysis import report as reports
-    from fairseq_kerbs.analysis.gold_senses import comparison_as_text
-    from fairseq_kerbs.analysis.sense_counts import counts_as_text
     from fairseq_kerbs.analysis.words import csv_of, word_numbers
 
-    if data is None and gold is not None:
-        raise UserError("--gold names senses of words in a split: give --data BIN as well")
-    if gold is None and train_data is not None:
-        raise UserError("--train-data is for use with --gold GOLD.tsv")
-    if train_data is not None and not train_data.is_dir():
-        raise UserError(f"--train-data: there is no folder {train_data}")
+    _check_gold(data, gold, train_data)
     trained = read_model(checkpoint, data, dictionary, trust=trust_checkpoint)
     check_senses(trained, checkpoint)
     numbers = word_numbers(trained.dictionary, words)
@@ -205,12 +198,13 @@ def senses(
         gold=found.gold_by_row,
         size=reports.ReportSize(top, contexts, nearest),
     )
-    comparison = {} if found.comparison is None else {"gold": found.comparison}
-    write_files(json_file, csv_file, report | comparison, csv_of(reports.report_table(report), 6))
+    result = dict(report)
+    if found.comparison is not None:
+        result["gold"] = found.comparison
+    write_files(json_file, csv_file, result, csv_of(reports.report_table(report), 6))
     show(reports.report_as_text(report))
-    if comparison:
-        show(f"\n{comparison_as_text(comparison['gold'])}")
-        show(f"\n{counts_as_text(comparison['gold']['counts'])}")
+    if found.comparison is not None:
+        _show_comparison(found.comparison)
     if by_number_of_senses or table is not None:
         from fairseq_kerbs.analysis.words import drawn_words
 
@@ -220,6 +214,25 @@ def senses(
         if table is not None:
             as_csv = table.suffix.lower() == ".csv"
             write_output(table, drawn_words(groups, words_each, seed, csv=as_csv))
+
+
+def _check_gold(data: Path | None, gold: Path | None, train_data: Path | None) -> None:
+    """Raise a UserError if a flag for gold senses lacks another one, or its folder."""
+    if data is None and gold is not None:
+        raise UserError("--gold names senses of words in a split: give --data BIN as well")
+    if gold is None and train_data is not None:
+        raise UserError("--train-data is for use with --gold GOLD.tsv")
+    if train_data is not None and not train_data.is_dir():
+        raise UserError(f"--train-data: there is no folder {train_data}")
+
+
+def _show_comparison(comparison: dict[str, Any]) -> None:
+    """Print the comparison of senses and of their numbers with gold senses."""
+    from fairseq_kerbs.analysis.gold_senses import comparison_as_text
+    from fairseq_kerbs.analysis.sense_counts import counts_as_text
+
+    show(f"\n{comparison_as_text(comparison)}")
+    show(f"\n{counts_as_text(comparison['counts'])}")
 
 
 class SenseFindings(NamedTuple):
@@ -255,33 +268,25 @@ def _compare_with_gold(
     """Compare with gold senses, by one pass over the split and one over the training data."""
     from fairseq_kerbs.analysis import gold_senses, sense_counts
     from fairseq_kerbs.analysis.names import SenseNames
-    from fairseq_kerbs.analysis.occurrences import (
-        TOKENS_FOR_NAMES,
-        Extras,
-        read_text,
-        without_pieces,
-    )
-    from fairseq_kerbs.analysis.words import entry_of
+    from fairseq_kerbs.analysis.occurrences import without_pieces
+    from fairseq_kerbs.analysis.words import entry_of, first_items
     from fairseq_kerbs.checkpoints.contexts import sample_of
 
     gold = gold_senses.read_gold_senses(path)
     labels = Counter(word for _, _, word in gold)
     layer = trained.layer
+    symbols = trained.dictionary.symbols
     indices = trained.dictionary.indices
     named = {word: entry_of(word, trained.dictionary) for word in labels}
     numbers = {word: indices[entry] for word, entry in named.items() if entry in indices}
     entries = numbers.values()
     gold_senses.lines_as_samples(trained.task)
-    extras = Extras(words=entries, pieces=True, piece_contexts=True)
-    with_pieces = read_text(trained.model, trained.task, split, extras=extras)
-    requested = with_pieces.tokens["entry"].isin([*entries]) | with_pieces.tokens["piece"]
+    with_pieces, requested = _read_labelled(trained, split, entries)
+    with_contexts = with_pieces.tokens[requested].reset_index(drop=True)
     counted = sense_counts.counted_words(
-        with_pieces._replace(tokens=with_pieces.tokens[requested].reset_index(drop=True)),
-        gold,
-        layer,
-        trained.dictionary.symbols,
+        with_pieces._replace(tokens=with_contexts), gold, layer, symbols
     )
-    text = without_pieces(with_pieces, requested.to_numpy())
+    text = without_pieces(with_pieces, requested)
     sampled = {*entries, *(word.entry for word in counted)}
     if not sampled:
         raise gold_senses.no_labels()
@@ -289,24 +294,46 @@ def _compare_with_gold(
     labelled, gold_by_row = gold_senses.label_occurrences(text, gold, layer, numbers)
     if training is not trained:
         gold_senses.lines_as_samples(training.task)
-    train = read_text(
+    train = _read_training(training, sample)
+    named_by = with_pieces if split == "train" else train
+    names = SenseNames(named_by, symbols, target_language(trained))
+    contexts = {word: sample.contexts(numbers[word]).numpy() for word in labelled}
+    comparison = gold_senses.compare_with_gold(labelled, contexts)
+    clustered = sense_counts.cluster_training(counted, sample)
+    comparison["counts"] = sense_counts.judge_counts(clustered)
+    if not words:
+        most = [named[word] for word, _ in labels.most_common() if word in numbers]
+        words = tuple(first_items(most, top))
+    return SenseFindings(names, words, gold_by_row, comparison)
+
+
+def _read_labelled(
+    trained: Trained, split: str, entries: Collection[int]
+) -> tuple[Text, NDArray[np.bool_]]:
+    """Read a labelled split with its pieces, and contexts of some entries and of all pieces.
+
+    Returns:
+        the text, and the mask of its tokens that have contexts, [N].
+    """
+    from fairseq_kerbs.analysis.occurrences import Extras, read_text
+
+    extras = Extras(words=entries, pieces=True, piece_contexts=True)
+    text = read_text(trained.model, trained.task, split, extras=extras)
+    requested = text.tokens["entry"].isin([*entries]) | text.tokens["piece"]
+    return text, requested.to_numpy()
+
+
+def _read_training(training: Trained, sample: ContextSample) -> Text:
+    """Read the training text that names senses, and collect contexts of all of it."""
+    from fairseq_kerbs.analysis.occurrences import TOKENS_FOR_NAMES, Extras, read_text
+
+    return read_text(
         training.model,
         training.task,
         "train",
         TOKENS_FOR_NAMES,
         extras=Extras(sample=sample, pieces=True),
         flag="--train-data",
-    )
-    names = with_pieces if split == "train" else train
-    counted = sense_counts.cluster_training(counted, sample)
-    contexts = {word: sample.contexts(numbers[word]).numpy() for word in labelled}
-    most = [named[word] for word, _ in labels.most_common() if word in numbers]
-    return SenseFindings(
-        SenseNames(names, trained.dictionary.symbols, target_language(trained)),
-        words or most[: top or None],
-        gold_by_row,
-        gold_senses.compare_with_gold(labelled, contexts)
-        | {"counts": sense_counts.judge_counts(counted)},
     )
 
 
@@ -397,7 +424,7 @@ def report(
         html_page,
         training_counts,
     )
-    from fairseq_kerbs.analysis.words import is_word, written_piece
+    from fairseq_kerbs.analysis.words import is_proper_entry, written_piece
 
     if output.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"--output: {output} must end in .html")
@@ -422,7 +449,7 @@ def report(
     words = [
         word
         for number, word in enumerate(entries.symbols)
-        if is_word(word, number, entries.nspecial)
+        if is_proper_entry(word, number, entries.nspecial)
     ]
     built = build_report(
         names,

@@ -23,6 +23,7 @@ from fairseq_kerbs.cli.parameters import (
     examples,
     not_with,
     output_option,
+    seed_option,
     unescape_option,
 )
 from fairseq_kerbs.utils.errors import UserError
@@ -30,6 +31,8 @@ from fairseq_kerbs.utils.files import STDIN, read_lines
 
 if TYPE_CHECKING:
     from sacrebleu.significance import Result
+
+    from fairseq_kerbs.evaluation.bleu import CorpusScore
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +122,7 @@ def read_answers(
 @fill_missing_option
 @click.option(
     "--sentences",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     metavar="N",
     help="number of sentences that there should be [that of fairseq-generate's log]",
 )
@@ -246,7 +249,14 @@ def score(
     for name, lines in systems.items():
         if not any(line.strip() for line in lines):
             raise UserError(f"{name} has no text to score; give the translations of a system")
-    for ignored in (False, True) if both_cases else (lowercase,):
+    cases = [lowercase]
+    if both_cases:
+        cases = [False, True]
+    cased = (systems, references)
+    for ignored in cases:
+        systems, references = cased
+        if ignored:
+            systems, references = bleu.lowercased(systems, references, lang)
         metrics = bleu.all_metrics(
             max_ngram_order, language=lang, lowercase=ignored, tokenize=tokenize
         )
@@ -259,11 +269,24 @@ def score(
         if form == "text":
             print(*(score.details for score in scores), sep="\n")
             continue
-        fields = asdict(scores[0]) | {"max_ngram_order": max_ngram_order}
-        shown = {"bleu": fields.pop("score"), **fields}
-        for name, metric in zip(("chrf", "ter"), scores[1:]):
-            shown |= {name: metric.score, f"{name}_signature": metric.signature}
-        print(json.dumps(shown))
+        print(_scores_as_json(scores, max_ngram_order))
+
+
+def _scores_as_json(scores: Sequence[CorpusScore], max_ngram_order: int) -> str:
+    """One line of JSON with BLEU, chrF and TER of a system, and what belongs to BLEU."""
+    bleu, chrf, ter = scores
+    of_bleu = asdict(bleu)
+    del of_bleu["score"]
+    shown = {
+        "bleu": bleu.score,
+        **of_bleu,
+        "max_ngram_order": max_ngram_order,
+        "chrf": chrf.score,
+        "chrf_signature": chrf.signature,
+        "ter": ter.score,
+        "ter_signature": ter.signature,
+    }
+    return json.dumps(shown)
 
 
 def _print_comparison(
@@ -309,7 +332,7 @@ def _print_comparison(
     "largest gain in chrF of the last system over the baseline",
 )
 @click.option("--number", type=Whole(min=1), metavar="N", default=5, help="number of lines")
-@click.option("--seed", type=Whole(min=0), metavar="S", default=1, help="random seed")
+@seed_option()
 @click.option("--baseline", metavar="NAME", help="baseline of '--choose best' [the first system]")
 @click.option(
     "--format",

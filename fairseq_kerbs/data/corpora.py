@@ -21,7 +21,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from fairseq_kerbs.data import prepare, tokens
-from fairseq_kerbs.data.prepare import SPLITS, LanguageText, ParallelText, report
+from fairseq_kerbs.data.prepare import SPLITS, LanguageText, ParallelText, report, split_of_test
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import PARTIAL, iter_lines, read_lines, sha256_of
 
@@ -162,17 +162,17 @@ def _prepare(
 ) -> None:
     """Download, read and prepare a corpus."""
     release = release_of(name)
-    if source and not (source.is_dir() if release.divided else source.exists()):
-        kind = "folder" if release.divided else "file or folder"
-        raise UserError(f"{source}: no such {kind}; name one with the released text")
-    if source and source.is_file():
-        release.check_archive(source)
-    options.update(command=f"prepare {release.title}", source=source and sha256_of(source))
+    digest = None
+    if source is not None:
+        _check_source(release, source)
+        digest = sha256_of(source)
+    options.update(command=f"prepare {release.title}", source=digest)
     with prepare.working_folder(dest, {**text.flags, **options}):
         raw = dest / "raw"
-        if prepare.is_due(f"read {release.title}", raw):
+        if prepare.begin_step(f"read {release.title}", raw):
             with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=dest) as folder:
-                place = unpacked(release, source or fetch(release, dest), Path(folder))
+                released = fetch(release, dest) if source is None else source
+                place = unpacked(release, released, Path(folder))
                 texts = read(place, release)
             with prepare.new_folder(raw) as temporary:
                 for file, sentences in texts.items():
@@ -183,6 +183,20 @@ def _prepare(
         else:
             texts_by_split = {split: raw / split for split in SPLITS}
             prepare.language_steps(text, texts_by_split, dest, workers)
+
+
+def _check_source(release: Release, source: Path) -> None:
+    """Raise a UserError unless a source is there, and has the release's checksum if a file."""
+    if release.divided:
+        kind = "folder"
+        there = source.is_dir()
+    else:
+        kind = "file or folder"
+        there = source.exists()
+    if not there:
+        raise UserError(f"{source}: no such {kind}; name one with the released text")
+    if source.is_file():
+        release.check_archive(source)
 
 
 def read_unchanged(folder: Path, release: Release, names: Mapping[str, str]) -> Texts:
@@ -199,11 +213,17 @@ def read_unchanged(folder: Path, release: Release, names: Mapping[str, str]) -> 
 def prepare_multi30k(
     dest: Path, source: Path | None = None, workers: int = 1, *, merges: int
 ) -> None:
-    """Multi30k De-En to fairseq data.
+    """Prepare German-English Multi30k, task 1, test set 2016 (Flickr), as parallel text.
 
-    Prepares German-English Multi30k, task 1, test set 2016 (Flickr), like 'prepare'. SOURCE is a
-    folder with train, val and test_2016_flickr (.de, .en, optionally .gz), such as a checkout of
-    github.com/multi30k/dataset. Writes text to DEST/raw and data to DEST/bin.
+    Args:
+        dest: output folder, with the text in ``raw`` and fairseq's data in ``bin``.
+        source: folder with train, val and test_2016_flickr (.de, .en, optionally .gz), such as a
+            checkout of github.com/multi30k/dataset. By default these are downloaded.
+        workers: number of processes.
+        merges: number of joint BPE merges.
+
+    Raises:
+        UserError: the source is not the release, or the folder is in use or has other data.
     """
     parts = zip(SPLITS, ("train", "val", "test_2016_flickr"))
     names = {f"{split}.{side}": f"{part}.{side}" for split, part in parts for side in ("de", "en")}
@@ -214,11 +234,19 @@ def prepare_multi30k(
 def prepare_wikitext2(
     dest: Path, source: Path | None = None, workers: int = 1, *, words: int
 ) -> None:
-    """WikiText-2 to fairseq data.
+    """Prepare WikiText-2 (word level) for language models.
 
-    Prepares WikiText-2 (word level) like 'prepare-lm'. SOURCE is wikitext-2-v1.zip or a folder with
-    wiki.{train,valid,test}.tokens. Writes text to DEST/raw and data to DEST/bin. A line is a
-    paragraph of running text, so lines of any length are kept.
+    A line is a paragraph of running text, so lines of any length are kept.
+
+    Args:
+        dest: output folder, with the text in ``raw`` and fairseq's data in ``bin``.
+        source: wikitext-2-v1.zip, or a folder with wiki.{train,valid,test}.tokens. By default the
+            archive is downloaded.
+        workers: number of processes.
+        words: vocabulary size, the most frequent training words. 0 keeps all.
+
+    Raises:
+        UserError: the source is not the release, or the folder is in use or has other data.
     """
     read = partial(read_unchanged, names={split: f"wiki.{split}.tokens" for split in SPLITS})
     _prepare("wikitext2", dest, source, read, LanguageText(words), workers)
@@ -226,7 +254,7 @@ def prepare_wikitext2(
 
 def _raw(dest: Path, tests: int = 1) -> dict[str, Any]:
     """Arguments of :class:`.ParallelText` for the text in ``DEST/raw``."""
-    test = tuple(f"{dest}/raw/test{i or ''}" for i in range(tests))
+    test = tuple(f"{dest}/raw/{split_of_test(number)}" for number in range(tests))
     return {"train": f"{dest}/raw/train", "valid": f"{dest}/raw/valid", "test": test}
 
 
@@ -239,18 +267,27 @@ def prepare_iwslt16(
     test: Sequence[str],
     **flags: Any,
 ) -> None:
-    """IWSLT'16 De-En of the WIT3 release to fairseq data.
+    """Prepare German-English IWSLT'16 (WIT3 release 2016-01) as parallel text.
 
-    Prepares German-English IWSLT'16 (WIT3 release 2016-01) like 'prepare'. SOURCE is 2016-01.tgz,
-    its de-en.tgz, that archive unpacked, or a folder of plain text with files such as train*.de and
-    IWSLT16.TED.SET.de-en.de. Checksum and numbers of lines of the release are verified. Writes text
-    to DEST/raw and data to DEST/bin.
+    Checksum and numbers of lines of the release are verified. The KerBS paper does not name its
+    validation and test sets.
 
-    The KerBS paper does not name its validation and test sets. A UserError is raised unless the
-    sets differ and are part of the release.
+    Args:
+        dest: output folder, with the text in ``raw`` and fairseq's data in ``bin``.
+        source: 2016-01.tgz, its de-en.tgz, that archive unpacked, or a folder of plain text with
+            files such as train*.de and IWSLT16.TED.tst2013.de-en.de. By default the release is
+            downloaded.
+        workers: number of processes.
+        valid: validation set, such as tst2013.
+        test: test sets.
+        flags: further fields of :class:`.ParallelText`.
+
+    Raises:
+        UserError: the sets do not differ or are not part of the release, the source is not the
+            release, or the folder is in use or has other data.
     """
     sets = {"train": "train", "valid": valid}
-    sets.update({f"test{i or ''}": name for i, name in enumerate(test)})
+    sets.update({split_of_test(number): name for number, name in enumerate(test)})
     known = list(release_of("iwslt16").counts)
     if not set(sets.values()) <= set(known) or len(set(sets.values())) < len(sets):
         raise UserError(f"--valid and --test must name different sets of {', '.join(known[1:])}")
@@ -297,14 +334,20 @@ def read_sentences(path: Path) -> list[str]:
 def prepare_dailydialog(
     dest: Path, source: Path | None = None, workers: int = 1, **flags: Any
 ) -> None:
-    """DailyDialog to fairseq data.
+    """Prepare pairs of adjacent utterances of DailyDialog as parallel text, with one vocabulary.
 
-    Prepares pairs of adjacent utterances of DailyDialog like 'prepare', with one vocabulary.
-    Training pairs that also occur in validation or test are removed. SOURCE is
-    ijcnlp_dailydialog.zip or a folder with dialogues_{train,validation,test}.txt. The languages are
-    named context and en. Writes text to DEST/raw and data to DEST/bin.
+    Training pairs that also occur in validation or test are removed. The languages are named
+    context and en: other commands derive the language of the target from this name.
 
-    The target is named en, as other commands derive its language from this name.
+    Args:
+        dest: output folder, with the text in ``raw`` and fairseq's data in ``bin``.
+        source: ijcnlp_dailydialog.zip, or a folder with dialogues_{train,validation,test}.txt. By
+            default the archive is downloaded.
+        workers: number of processes.
+        flags: further fields of :class:`.ParallelText`.
+
+    Raises:
+        UserError: the source is not the release, or the folder is in use or has other data.
     """
     sides: dict[str, Any] = {"source_lang": "context", "target_lang": "en", "source_moses": "en"}
     text = ParallelText(**_raw(dest), **sides, joined_dictionary=True, **flags)
@@ -358,19 +401,28 @@ def prepare_lm1b(
     max_words: int = 80,
     **sizes: int,
 ) -> None:
-    """Sentences of the One-Billion-Word benchmark to fairseq data.
-
-    Draws sentences of the One-Billion-Word benchmark without replacement, and prepares them like
-    'prepare-lm'. Drawn training sentences of more than --max-words words are dropped, as 'prepare'
-    drops long pairs; validation and test sentences are not. SOURCE is
-    1-billion-word-language-modeling-benchmark-r13output.tar.gz, this archive unpacked, or a folder
-    of files with train, dev or test in their names. Writes text to DEST/raw and data to DEST/bin.
+    """Prepare random sentences of the One-Billion-Word benchmark for language models.
 
     The KerBS paper does not say which sentences it uses. Here training sentences are from the
-    benchmark's training text, and the others from its held-out text.
+    benchmark's training text, and the others from its held-out text. They are drawn without
+    replacement.
 
-    ``sizes`` are the numbers of sentences that are drawn for ``train``, ``valid`` and ``test``. The
-    numbers are those before long training sentences are dropped, as the papers' numbers of pairs.
+    Args:
+        dest: output folder, with the text in ``raw`` and fairseq's data in ``bin``.
+        source: 1-billion-word-language-modeling-benchmark-r13output.tar.gz, this archive unpacked,
+            or a folder of files with train, dev or test in their names. By default the archive is
+            downloaded.
+        workers: number of processes.
+        seed: of the draw.
+        words: vocabulary size, the most frequent training words. 0 keeps all.
+        max_words: drawn training sentences with more words are dropped, as long pairs of parallel
+            text are. Validation and test sentences are not. 0 keeps all.
+        sizes: numbers of sentences that are drawn for ``train``, ``valid`` and ``test``, before
+            long training sentences are dropped, as the papers' numbers of pairs.
+
+    Raises:
+        UserError: the source is not the release, has too few sentences, or the folder is in use or
+            has other data.
     """
     read = partial(draw_sentences, sizes=sizes, seed=seed)
     text = LanguageText(words, max_words)

@@ -143,7 +143,9 @@ class GeneratedOutput:
 
 
 def _is_decoded(words: str, decoded: str) -> bool:
-    """Whether a D line is raw text of its H line."""
+    """Whether a D line is raw text of its H line. With neither flag, the two lines are equal."""
+    if decoded == words:
+        return False
     if in_sentencepieces(words):
         return not in_sentencepieces(decoded)
     return join_subwords(words).split() != decoded.split()

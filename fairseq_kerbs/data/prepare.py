@@ -51,12 +51,19 @@ _SPECIALS = 4  # special symbols at the start of fairseq's dictionaries
 _FOLDERS = ("raw", "tok", "clean", "bpe", "text", "bin")
 
 
+def split_of_test(number: int) -> str:
+    """fairseq's name of a test split by its number from 0: test, test1, test2 and so on."""
+    if number == 0:
+        return "test"
+    return f"test{number}"
+
+
 report = partial(print, flush=True)  # logs show each step when it starts
 reminder = Reminder()
 
 
-def is_due(step: str, target: Path) -> bool:
-    """Report a step, and return whether its output is missing."""
+def begin_step(step: str, target: Path) -> bool:
+    """Report a step; return whether its output is missing, so that it has to run."""
     reminder.begin(step)
     report(f"{step}: already done" if target.exists() else f"{step} ...")
     return not target.exists()
@@ -84,16 +91,19 @@ def working_folder(
             preparation, or a file of the text is in what would be removed.
     """
     record = dest / NAME
-    settings = json.loads(json.dumps(settings))
+    settings = json.loads(json.dumps(settings))  # as the record is read: tuples become lists
     earlier = read_object(record)
-    foreign = dest.is_dir() and any(entry.name[0] != "." for entry in dest.iterdir())
-    if foreign and "command" not in earlier:
+    has_files = dest.is_dir() and any(entry.name[0] != "." for entry in dest.iterdir())
+    if has_files and "command" not in earlier:
         raise UserError(
             f"{dest} exists and was not made by 'fairseq-kerbs prepare'; name another folder with "
             "--dest"
         )
     with lock_folder(dest, f"another run is preparing {dest}; wait for its end"):
-        for leftover in list(dest.rglob(f"{PARTIAL}*")) if earlier else ():
+        leftovers: list[Path] = []
+        if earlier:
+            leftovers += dest.rglob(f"{PARTIAL}*")
+        for leftover in leftovers:
             if leftover.is_dir():
                 shutil.rmtree(leftover)
             else:
@@ -143,7 +153,7 @@ def binarize(dest: Path, flags: Sequence[str]) -> None:
     """Run fairseq-preprocess from ``dest`` to ``dest/bin``. A failure raises a UserError."""
     target = dest / "bin"
     log = dest / "preprocess.log"
-    if is_due("fairseq-preprocess", target):
+    if begin_step("fairseq-preprocess", target):
         with new_folder(target) as temporary, log.open("w", encoding="utf-8") as stream:
             # paths relative to dest, as fairseq-preprocess splits some at commas
             command = [find_program("fairseq-preprocess"), *flags, "--destdir", temporary.name]
@@ -177,7 +187,7 @@ class ParallelText:
     @property
     def raw(self) -> dict[str, Path]:
         """Files by their names in DEST, from test.de to train.en, with the largest ones last."""
-        splits = {f"test{i or ''}": prefix for i, prefix in enumerate(self.test)}
+        splits = {split_of_test(number): prefix for number, prefix in enumerate(self.test)}
         splits.update(valid=self.valid, train=self.train)
         return {
             f"{split}.{language}": _text_file(prefix, language)
@@ -258,18 +268,25 @@ class ParallelText:
 
 def _text_file(prefix: str, language: str) -> Path:
     """PREFIX.LANGUAGE, or PREFIX.LANGUAGE.gz where only that is there."""
-    path, compressed = Path(f"{prefix}.{language}"), Path(f"{prefix}.{language}.gz")
+    path = Path(f"{prefix}.{language}")
+    compressed = Path(f"{prefix}.{language}.gz")
     return compressed if compressed.is_file() and not path.exists() else path
 
 
 def prepare_parallel(dest: Path, workers: int = 1, **flags: Any) -> None:
-    """Raw parallel text to fairseq data.
+    """Prepare raw parallel text for fairseq.
 
-    Tokenizes text (Moses), drops long training pairs, learns and applies BPE, and binarizes into
-    DEST/bin. PREFIX means files such as PREFIX.de and PREFIX.en, or PREFIX.de.gz and PREFIX.en.gz.
+    It is tokenized by Moses' rules, long training pairs are dropped, BPE is learned and applied,
+    and the text is binarized.
 
-    ``flags`` are the fields of :class:`ParallelText`. Invalid text, or a folder that is in use,
-    raises a UserError.
+    Args:
+        dest: output folder, with fairseq's data in ``bin``.
+        workers: number of processes.
+        flags: fields of :class:`ParallelText`. A prefix such as ``train`` means train.de and
+            train.en, or train.de.gz and train.en.gz.
+
+    Raises:
+        UserError: the text is invalid, or the folder is in use or has other data.
     """
     text = ParallelText(**flags)
     text.check()
@@ -285,11 +302,11 @@ def parallel_steps(text: ParallelText, dest: Path, workers: int) -> None:
     A UserError is raised if no training pair is left, or fairseq-preprocess fails.
     """
     for name, raw in text.raw.items():
-        if is_due(f"tokenize {name}", dest / "tok" / name):
+        if begin_step(f"tokenize {name}", dest / "tok" / name):
             run = partial(tokens.tokenize, **rules_of(text.flags, name.partition(".")[2]))
             write_lines(dest / "tok" / name, tokens.run_parallel(run, read_lines(raw), workers))
     train = f"train.{text.source_lang}", f"train.{text.target_lang}"
-    if is_due("filter train", dest / "clean"):
+    if begin_step("filter train", dest / "clean"):
         filter_pairs([dest / "tok" / name for name in train], text.max_words, dest / "clean")
     texts = {name: dest / ("clean" if name in train else "tok") / name for name in text.raw}
     if text.bpe == "joint":
@@ -357,12 +374,12 @@ def subwords(
 
     Returns the files of subwords by name, which are written beside the codes.
     """
-    if is_due(f"learn BPE {codes.name}", codes):
+    if begin_step(f"learn BPE {codes.name}", codes):
         train = [path for name, path in texts.items() if name.startswith("train.")]
         tokens.learn_bpe(train, codes, text.merges)
     vocabularies: dict[str, Path] = {}  # by language, of the texts that were due
     for name, source in texts.items():
-        if is_due(f"apply BPE {name}", codes.with_name(name)):
+        if begin_step(f"apply BPE {name}", codes.with_name(name)):
             language = name.partition(".")[2]
             if language not in vocabularies:
                 vocabulary = codes.with_name(f"vocabulary.{language}")
@@ -462,14 +479,20 @@ def prepare_language(
     max_words: int = 0,
     **files: Path | None,
 ) -> None:
-    """Tokenized text to fairseq data for language models.
+    """Prepare tokenized text for language models: clean and binarize it.
 
-    Binarizes tokenized text into DEST/bin, with one sentence or paragraph per line and words
-    separated by spaces. Drops empty lines and, with --max-words, long training lines. Keeps the
-    most frequent words. The text is three files, or a folder with files that have train, valid (or
-    dev) and test in their names.
+    A line is a sentence or a paragraph, with spaces between words. Empty lines are dropped.
 
-    Invalid text, or a folder that is in use, raises a UserError.
+    Args:
+        dest: output folder, with fairseq's data in ``bin``.
+        workers: number of processes.
+        folder: folder with files that have train, valid (or dev) and test in their names.
+        words: vocabulary size, the most frequent training words. 0 keeps all.
+        max_words: training lines with more words are dropped. 0 keeps all.
+        files: files for ``train``, ``valid`` and ``test``, in place of a folder.
+
+    Raises:
+        UserError: the text is invalid, or the folder is in use or has other data.
     """
     text = LanguageText(words, max_words)
     texts = {split: path for split, path in files.items() if path}
@@ -498,7 +521,7 @@ def language_steps(text: LanguageText, texts: Mapping[str, Path], dest: Path, wo
     flags += ["--padding-factor", "1", "--workers", str(workers)]
     for split, raw in texts.items():
         target = dest / "text" / split
-        if is_due(f"clean {split}", target):
+        if begin_step(f"clean {split}", target):
             write_clean(raw, target, text.max_words if split == "train" else 0)
         flags.append(f"--{split}pref=text/{split}")
     binarize(dest, flags)

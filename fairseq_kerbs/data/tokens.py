@@ -92,7 +92,10 @@ def composed(text: str) -> str:
 
 
 def lower(text: str, language: str) -> str:
-    """Lower-case text, in Turkish and Azerbaijani with a dotless i."""
+    """Lower-case text, in Turkish and Azerbaijani with a dotless i.
+
+    ``language`` is a code, or a name of Snowball's such as "turkish".
+    """
     if base_language(language) in ("tr", "turkish", "az"):
         text = text.replace("İ", "i").replace("I", "ı")
     return text.lower()
@@ -104,6 +107,7 @@ def detokenize(line: str, *, language: str, unescape: bool = False) -> str:
     ``unescape`` undoes XML entities of text tokenized with ``escape``.
     """
     language = base_language(language)
+    line = typography.join_percent_signs(line, language)
     words = typography.hide_quotes(line).split()
     text = _moses("MosesDetokenizer", language).detokenize(words, unescape=unescape)
     return typography.without_inner_spaces(typography.show_quotes(text), language)

@@ -7,7 +7,7 @@ change, as a seed must always give the same text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -41,12 +41,13 @@ class Composer:
     def sentence(self, sense: str) -> tuple[str, str]:
         """German and English sentence with a sense's word, or for "" without ambiguous words."""
         self._tense = self._rng.randrange(2)
-        frame = self._fill(self._rng.choices(*zip(*_TABLE["frames"]))[0])
+        german_frame, english_frame = self._fill(_draw(self._rng, _TABLE["frames"]))
         clauses = [self._clause(self._rng.choice(SENSES.get(sense, PLAIN)))]
-        if "{b." in frame[0]:
+        if "{b." in german_frame:
             clauses.append(self._clause(self._rng.choice(PLAIN)))
             self._rng.shuffle(clauses)
-        german, english = (side.format(a=clauses[0], b=clauses[-1]) for side in frame)
+        german = german_frame.format(a=clauses[0], b=clauses[-1])
+        english = english_frame.format(a=clauses[0], b=clauses[-1])
         for words, contracted in _TABLE["contractions"].items():
             german = re.sub(rf"\b{words}\b", contracted, german)
         return _written(german), _written(re.sub(r"\ba(?= [aeiou])", "an", english))
@@ -71,10 +72,11 @@ class Composer:
 
     def _fill(self, template: str) -> tuple[str, str]:
         """German and English of a template, with random alternatives and filled slots."""
-        sides = template.split(" = ")
-        options = re.findall(r"\[(.*?)\]", sides[0])
+        german_side, english_side = template.split(" = ")
+        options = re.findall(r"\[(.*?)\]", german_side)
         choices = [self._rng.randrange(option.count("/") + 1) for option in options]
-        german, english = (_chosen(side, choices, self._tense) for side in sides)
+        german = _chosen(german_side, choices, self._tense)
+        english = _chosen(english_side, choices, self._tense)
         for slot in re.findall("<(.*?)>", german):
             phrase = self._phrase(slot)
             german = german.replace(f"<{slot}>", phrase[0], 1)
@@ -92,7 +94,7 @@ class Composer:
             return lemma, english
         if not adjectives and self._rng.random() < 0.25:
             adjectives = [self._rng.choice(list(_TABLE["adjectives"]))]
-        article = self._rng.choices(*zip(*_TABLE["determiners"]))[0]
+        article = _draw(self._rng, _TABLE["determiners"])
         # endings of the article in the three cases, then those of the adjectives
         endings = article[gender].replace("_", "").split(" ")
         number = _CASES.index(case)
@@ -102,6 +104,13 @@ class Composer:
         words.append(lemma + ending if case else lemma)
         translated = [article["en"], *(_ADJECTIVES[adjective] for adjective in adjectives), english]
         return " ".join(words), " ".join(translated)
+
+
+def _draw(rng: Random, table: Sequence[Sequence[Any]]) -> Any:
+    """Draw an entry of a table, which has pairs of an entry and its weight."""
+    entries = [entry for entry, _ in table]
+    weights = [weight for _, weight in table]
+    return rng.choices(entries, weights)[0]
 
 
 def _chosen(side: str, choices: list[int], tense: int) -> str:
@@ -170,7 +179,8 @@ def write_toy_corpus(
             pairs = list(toy_pairs(size, 3 * seed + index, taken))
             senses = [(line, sense.split()) for line, (*_, sense) in enumerate(pairs) if sense]
             gold = gold_text((line, 0, word, lemma) for line, (word, lemma) in senses)
-            german, english = ("".join(pair[side] + "\n" for pair in pairs) for side in (0, 1))
+            german = "".join(f"{side}\n" for side, _, _ in pairs)
+            english = "".join(f"{side}\n" for _, side, _ in pairs)
             for suffix, text in (("de", german), ("en", english), ("senses.tsv", gold)):
                 with atomic_write(folder / f"{split}.{suffix}") as stream:
                     stream.write(text)

@@ -14,16 +14,28 @@ import regex
 
 # ------------------------------------------------------------------ inside a word
 
-_CODES = "az be br ca cy eo eu ga gn haw ht ku mt nl oc pt qu sm so sw tk tr uk uz wo"
+_CODES = (
+    "af ak az be br ca co cy eo eu fy ga gd gn haw ht id ku lb mg mi ms mt nl ny oc pl pt qu rm rn "
+    "rw sc sm so sq sw tk tl tr uk uz wo"
+)
 _INNER_SIGNS = {
     **dict.fromkeys(("he", "yi"), "'’\"׳״"),  # צה"ל
-    "fi": "’:",  # EU:n
-    "sv": "’:",
-    **dict.fromkeys(_CODES.split(), "'’‘·"),  # п'ять, İstanbul'da, auto's, col·lecció
+    "fi": "'’:",  # EU:n, vaa'an
+    "sv": "'’:",
+    **dict.fromkeys(_CODES.split(), "'’‘·"),  # п'ять, İstanbul'da, 1990'da, auto's, col·lecció
 }
-"""Signs that belong to a word between its letters, by language. In others it is ’ alone: Moses has
-rules for ' of English, French and Italian, but not for this apostrophe."""
-_HIDDEN = {ord(sign): chr(0xFDD0 + number) for number, sign in enumerate("'’‘·:\"׳״")}
+"""Signs that belong to a word between its letters, or behind its digits, by language. In others it
+is ’ between letters alone: Moses has rules for ' of English, French and Italian, but not for this
+apostrophe."""
+_FURTHER_SIGNS = {
+    # of a short word that is cut, as רח' for street
+    **dict.fromkeys(("he", "yi"), r"(?<=(?:^|\s)\p{L}{1,4})['’׳](?=[\s.,;:!?)]|$)"),
+    # the sign behind a syllable of Tibetan
+    **dict.fromkeys(("bo", "dz"), r"(?<=[\p{L}\p{M}])་"),
+}
+"""Other signs that belong to what is before them, as patterns by language."""
+_SIGNS_OF_NUMBERS = r"(?<=\p{N})[٫٬](?=\p{N})"
+_HIDDEN = {ord(sign): chr(0xFDD0 + number) for number, sign in enumerate("'’‘·:\"׳״་٫٬")}
 _SHOWN = {ord(hidden): chr(sign) for sign, hidden in _HIDDEN.items()}
 PARTS_OF_WORDS = "".join(_HIDDEN.values()) + r"՛՜՞\U0001f1e6-\U0001f1ff\p{Emoji_Modifier}"
 """Characters that belong to what is before them, as a class of ``regex``: hidden signs, Armenian
@@ -32,11 +44,20 @@ marks of the sentence, letters of flags, and colours of emoji."""
 
 @cache
 def _inner_signs(language: str) -> Any:
-    return regex.compile(rf"(?<=[\p{{L}}\p{{M}}])[{_INNER_SIGNS.get(language, '’')}](?=\p{{L}})")
+    before = r"\p{L}\p{M}"
+    if language in _INNER_SIGNS:
+        before += r"\p{N}"
+    patterns = [
+        rf"(?<=[{before}])[{_INNER_SIGNS.get(language, '’')}](?=\p{{L}})",
+        _SIGNS_OF_NUMBERS,
+    ]
+    if language in _FURTHER_SIGNS:
+        patterns.append(_FURTHER_SIGNS[language])
+    return regex.compile("|".join(patterns))
 
 
 def hide_inner_signs(line: str, language: str) -> str:
-    """Replace the signs that belong to a word between its letters."""
+    """Replace the signs that belong to a word or a number."""
     return str(_inner_signs(language).sub(lambda sign: sign[0].translate(_HIDDEN), line))
 
 
@@ -47,9 +68,11 @@ def show_inner_signs(line: str) -> str:
 
 # ------------------------------------------------------------------ beside a word
 
-CLOSING_MARKS = "।॥،؛؟۔։።។៕၊။།༎，！？：；、"
+CLOSING_MARKS = "।॥،؛؟۔٪։።፣፤፥፦፧។៕၊။།༎，！？：；、"
 """Marks that end a clause, and that Moses' rules do not know."""
 _SPACE_BEFORE = re.compile(rf" (?=[{CLOSING_MARKS}](?:\s|$))")
+_GREEK_STOP = re.compile(r" (?=[·\u0387](?:\s|$))")  # elsewhere it stands between words
+_PERCENT_BEFORE = re.compile(r"(?<!\S)% (?=\d)")
 _FULL_WIDTH = re.compile(r" ?([，。！？：；、（）「」『』《》【】“”]) ?")  # has its space within
 
 _HIDDEN_QUOTES = {ord(sign): chr(0xFDE0 + number) for number, sign in enumerate("“„”‘’«»")}
@@ -76,10 +99,22 @@ def show_quotes(line: str) -> str:
     return line.translate(_SHOWN_QUOTES)
 
 
+def join_percent_signs(tokens: str, language: str) -> str:
+    """Join each percent sign with the number behind it, as in Turkish and Basque.
+
+    Moses' rules would join it with what is before it.
+    """
+    if language in ("tr", "eu"):
+        return _PERCENT_BEFORE.sub("%", tokens)
+    return tokens
+
+
 def without_inner_spaces(text: str, language: str) -> str:
     """Remove the spaces before closing marks, and inside quotation marks, but for « » of French."""
     if language in ("zh", "ja"):
         text = _FULL_WIDTH.sub(r"\1", text)
+    elif language == "el":
+        text = _GREEK_STOP.sub("", text)
     paired = set[str]()
     for opening, closing in _PAIRS:
         # a sign that closes in one language opens in another: the first one of a line opens

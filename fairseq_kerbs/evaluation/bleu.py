@@ -17,7 +17,7 @@ from sacrebleu.significance import PairedTest, Result
 
 from fairseq_kerbs.data.generated import read_generated
 from fairseq_kerbs.data.languages import base_language
-from fairseq_kerbs.data.tokens import composed
+from fairseq_kerbs.data.tokens import composed, lower
 from fairseq_kerbs.evaluation.texts import (
     detokenize_lines,
     has_subwords,
@@ -155,6 +155,20 @@ def read_systems(
             raise UserError(f"{name} has no text to compare with; give the reference translations")
         check_parallel(systems | {f"{name} (--reference)": lines})
     return systems, list(loaded.values())
+
+
+def lowercased(
+    systems: Mapping[str, Texts], references: Sequence[Texts], language: str
+) -> tuple[dict[str, list[str]], list[list[str]]]:
+    """Texts of :func:`read_systems` in lower case, for metrics that ignore case.
+
+    sacreBLEU itself lower-cases by rules that are wrong for Turkish (:func:`.tokens.lower`).
+    """
+    lower_systems = {}
+    for name, lines in systems.items():
+        lower_systems[name] = [lower(line, language) for line in lines]
+    lower_references = [[lower(line, language) for line in lines] for lines in references]
+    return lower_systems, lower_references
 
 
 def _check_targets(

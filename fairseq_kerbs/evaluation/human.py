@@ -186,7 +186,8 @@ def read_sheet(path: Path, key: Key) -> Sheet:
         if score not in map(str, SCORES):
             raise UserError(f"{place}: the score '{score}' is not 0, 1 or 2")
         scores[answer.item, letter] = int(score)
-    for item, letter in missing:
+    if missing:
+        item, letter = next(iter(missing))
         raise UserError(f"{path}: the row of item {item}, answer {letter}, is missing")
     return Sheet(path, int(rater[1]), scores)
 

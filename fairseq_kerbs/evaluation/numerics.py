@@ -19,7 +19,8 @@ from fairseq_kerbs.senses import SenseTable, build_sense_table, random_allocatio
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 PAD = 1  # fairseq's
 SPECIALS = 4  # fairseq's <s>, <pad>, </s>, <unk>
-FRESH_STD, TRAINED_STD = 0.1, 1.5  # deviation of θ
+FRESH_STD = 0.1  # deviation of θ early in training
+TRAINED_STD = 1.5  # deviation of θ as training may leave it
 
 
 @dataclass(frozen=True)
@@ -60,20 +61,24 @@ def make_inputs(
         values = std * torch.randn(*shape, generator=generator)
         return values.to(device, DTYPES[dtype]).requires_grad_()
 
-    senses, most = round(senses_per_word * vocab), max(4, math.ceil(senses_per_word))
+    senses = round(senses_per_word * vocab)
+    most = max(4, math.ceil(senses_per_word))
+    # what is drawn must stay in this order, so that a seed always gives the same inputs
     allocation = random_allocation(vocab, senses, most, generator).to(device)
-    h, w = leaf(tokens, dim, std=1.0), leaf(senses, dim, std=dim**-0.5)
+    h = leaf(tokens, dim, std=1.0)
+    w = leaf(senses, dim, std=dim**-0.5)
+    fresh = leaf(senses, std=FRESH_STD)
+    trained = leaf(senses, std=TRAINED_STD)
+    target = zipf_words(tokens, vocab, generator).to(device)
     words = w.detach()[:vocab].clone().requires_grad_()
-    fresh, trained = leaf(senses, std=FRESH_STD), leaf(senses, std=TRAINED_STD)
     table = build_sense_table(allocation, vocab)
     word_table = build_sense_table(torch.arange(vocab, device=device), vocab)
-    target = zipf_words(tokens, vocab, generator).to(device)
     logits = torch.empty(tokens, senses, dtype=h.dtype, device=device)
     return Inputs(h, w, words, fresh, trained, allocation, table, word_table, target, logits)
 
 
 def kerbs(inputs: Inputs, smoothing: float = 0.0, trained: bool = False) -> Tensor:
-    """KerBS as its layer computes it."""
+    """Loss of KerBS as its layer computes it: the sum of −log P(target), a scalar."""
     theta = inputs.trained_theta if trained else inputs.theta
     senses = SenseParameters(inputs.w, theta, inputs.table, build_kernel("kerbs"))
     options = NllOptions(ignore_index=PAD, label_smoothing=smoothing)
@@ -88,7 +93,9 @@ def naive_losses(inputs: Inputs, smoothing: float = 0.0) -> Tensor:
     Written so that few passes over tokens × senses are needed; 0/0 at θ = 0. After the products
     everything is in float32, or float64 where h is.
     """
-    h, w, theta = inputs.h, inputs.w, inputs.theta.double()
+    h = inputs.h
+    w = inputs.w
+    theta = inputs.theta.double()
     wide = torch.promote_types(h.dtype, torch.float32)
     scale = (-theta / (2.0 * (torch.expm1(-theta) + theta))).to(wide)  # a(θ), [M]
     cosine = (F.normalize(h, dim=1) @ F.normalize(w, dim=1).t()).to(wide)  # [N, M]
@@ -112,19 +119,23 @@ def products(inputs: Inputs) -> None:
 
     P is X itself here: its values do not matter for the time.
     """
-    h, w, x = inputs.h.detach(), inputs.w.detach(), inputs.logits
+    h = inputs.h.detach()
+    w = inputs.w.detach()
+    x = inputs.logits
     torch.mm(h, w.t(), out=x)
     torch.mm(x, w)
     torch.mm(x.t(), h)
 
 
 LIMITS = {"float32": 1e-5, "bfloat16": 8 * 2.0**-8, "float16": 8 * 2.0**-11}
-"""Of ‖error‖ ÷ ‖right value‖ with inputs of a dtype; their own rounding is no error."""
+"""Largest allowed ‖error‖ ÷ ‖right value‖ by dtype of the inputs. The rounding of the inputs
+themselves is not counted."""
 
 
 def distance(value: Tensor, right: Tensor) -> float:
-    """‖a − b‖ ÷ ‖b‖ of two tensors, infinite where that is no number."""
-    value, right = value.detach().double(), right.detach().double()
+    """‖value − right‖ ÷ ‖right‖ of two tensors, infinite if that is no number."""
+    value = value.detach().double()
+    right = right.detach().double()
     error = float((value - right).norm() / right.norm().clamp_min(1e-300))
     return error if math.isfinite(error) else math.inf
 
@@ -132,12 +143,13 @@ def distance(value: Tensor, right: Tensor) -> float:
 def errors(inputs: Inputs) -> Iterator[tuple[float, str]]:
     """Errors of losses and gradients, with their names, without and with label smoothing."""
     inputs = replace(inputs, theta=inputs.trained_theta)
-    given = inputs.h, inputs.w, inputs.theta, inputs.word_of_sense, inputs.target
+    given = (inputs.h, inputs.w, inputs.theta, inputs.word_of_sense, inputs.target)
     wide = [value.detach().double().requires_grad_() for value in (*given[:3], inputs.words)]
     exact = replace(inputs, h=wide[0], w=wide[1], theta=wide[2], words=wide[3])
     for smoothing in (0.0, 0.1):
         nll = partial(kerbs_nll, *given, label_smoothing=smoothing)
-        loss, right = nll(), naive_losses(exact, smoothing)
+        loss = nll()
+        right = naive_losses(exact, smoothing)
         with torch.no_grad():
             each = nll(reduction="none")
         ours = [loss, each, *torch.autograd.grad(loss, given[:3])]

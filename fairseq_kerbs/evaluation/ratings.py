@@ -95,14 +95,17 @@ def ratings_by_row(
 
 def agreement_sentence(result: Mapping[str, Any]) -> str:
     """Numbers of items and raters, and the agreement of the raters."""
-    kappa, alpha = (
-        "–" if result[name] is None else f"{result[name]:.3f}"
-        for name in ("fleiss_kappa", "krippendorff_alpha")
-    )
+    kappa = _written(result["fleiss_kappa"])
+    alpha = _written(result["krippendorff_alpha"])
     return (
         f"{result['items']} items, {len(result['raters'])} of {result['expected_raters']} raters; "
         f"Fleiss' kappa {kappa}, Krippendorff's alpha (ordinal) {alpha}"
     )
+
+
+def _written(figure: float | None) -> str:
+    """A figure with three decimals, or a dash if it is undefined."""
+    return "–" if figure is None else f"{figure:.3f}"
 
 
 def significance_sentence(result: Mapping[str, Any]) -> str:

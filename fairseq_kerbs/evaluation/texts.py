@@ -95,9 +95,8 @@ def is_spaced(lines: Sequence[str]) -> bool:
 def _marks(lines: Sequence[str]) -> tuple[int, int]:
     """Number of the marks of :func:`tokenized` with a space before them, and without."""
     text = "\n".join(lines)
-    with_space, without = (
-        sum(1 for _ in pattern.finditer(text)) for pattern in (_WITH_SPACE, _WITHOUT_SPACE)
-    )
+    with_space = sum(1 for _ in _WITH_SPACE.finditer(text))
+    without = sum(1 for _ in _WITHOUT_SPACE.finditer(text))
     return with_space, without
 
 

@@ -73,6 +73,12 @@ class KerbsModel(BaseFairseqModel):
                 setattr(args, name, value)
         config.fill_for_policy(args)
         if hasattr(args, "input_embedding"):
+            tied = getattr(args, "share_decoder_input_output_embed", None)
+            if tied and args.input_embedding == "separate":
+                raise UserError(
+                    "--share-decoder-input-output-embed asks for one embedding, and "
+                    "--input-embedding separate for two: leave one out."
+                )
             # --input-embedding decides whether they are the same rows, not this flag of fairseq
             args.share_decoder_input_output_embed = args.input_embedding == "composed"
             # a default of fairseq's lstm, which one criterion alone reads

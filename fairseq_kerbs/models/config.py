@@ -9,6 +9,7 @@ an optional number is no union.
 # ruff: noqa: RUF009
 
 import argparse
+import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ from fairseq_kerbs.senses import ALLOCATIONS
 from fairseq_kerbs.training.sense_updates import SenseSchedule
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.intervals import within
+
+logger = logging.getLogger(__name__)
 
 INTERVAL = DefaultSchedule().interval
 """Default of --reallocation-interval, if the policy has no other."""
@@ -287,6 +290,10 @@ def fill_for_policy(args: Any) -> None:
     """
     policy = policy_class(args)
     if policy is not None and policy.needs_contexts and float(args.total_senses) <= 1.0:
+        logger.info(
+            f"--reallocation {args.reallocation} has nothing to place with --total-senses 1: no "
+            "sense will move, as with --reallocation none"
+        )
         args.reallocation = "none"
         policy = None
     if policy is not None and policy.needs_bias:

@@ -56,9 +56,8 @@ def remember_dictionaries(task: Any) -> None:
 
     If fairseq has loaded the state of a checkpoint into the task, its digests must be equal.
     """
-    if not hasattr(
-        task, "state"
-    ):  # a task with placeholder words (checkpoints.building.building_task)
+    # a task with placeholder words (checkpoints.building.placeholder_task) has none
+    if not hasattr(task, "state"):
         return
     check_dictionaries({"task_state": task.state.state_dict}, task)
     task.state.merge_state_dict(digests_of(task))

@@ -8,14 +8,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from textwrap import shorten
 
-from fairseq_kerbs.utils.failures import REFUSAL, REPORTS
+from fairseq_kerbs.utils.failures import REFUSAL, REPORTS, informative_line, lines_of
 
 
 class UserError(SystemExit):
     """Invalid input, with a sentence that names the flag or file and the remedy.
 
     ``fairseq-kerbs`` prints the sentence and exits with status 2. In fairseq's programs, Python
-    prints :attr:`code` and exits with status 1.
+    prints :attr:`code` and exits with status 1. If a command of ours runs such a program, making a
+    UserError also touches a file, by which the command tells a refusal from another failure.
 
     Args:
         sentence: the sentence.
@@ -54,12 +55,10 @@ def sentence_of(error: BaseException) -> str | None:
 
 def reason_of(error: BaseException) -> str:
     """The most informative line of an error of fairseq or torch."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = lines_of(error)
     if not lines:
         return type(error).__name__
-    heading, *others = lines
-    # the first line of torch's lists is a heading
-    return shorten(others[0] if others and heading.endswith(":") else heading, 200)
+    return shorten(informative_line(lines), 200)
 
 
 @contextmanager

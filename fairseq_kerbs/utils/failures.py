@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
@@ -109,6 +109,24 @@ def _report(
     sys.__excepthook__(kind, error, trace)
 
 
+def lines_of(error: BaseException) -> list[str]:
+    """Lines of what an exception says that are not blank."""
+    return [line.strip() for line in str(error).splitlines() if line.strip()]
+
+
+def informative_line(lines: Sequence[str]) -> str:
+    """The line of an exception that says most: the first one, or the second after a heading.
+
+    The first line of torch's lists is a heading.
+
+    Args:
+        lines: lines that are not blank, at least one.
+    """
+    if lines[0].endswith(":") and len(lines) > 1:
+        return lines[1]
+    return lines[0]
+
+
 def failure_of(error: Exception, text: str) -> Failure:
     """Describe an exception.
 
@@ -116,14 +134,12 @@ def failure_of(error: Exception, text: str) -> Failure:
         error: the exception.
         text: its traceback.
     """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = lines_of(error)
     places = [*_places(text)]
     if "Traceback (most recent call last)" in str(error):  # of another process
         sentence = lines[-1]
     elif lines:
-        # the first line of torch's lists is a heading
-        heading = lines[0].endswith(":") and len(lines) > 1
-        sentence = f"{type(error).__name__}: {lines[1 if heading else 0]}"
+        sentence = f"{type(error).__name__}: {informative_line(lines)}"
     else:  # an assertion without a message
         frames = traceback.extract_tb(error.__traceback__)
         line = frames[-1].line if frames else ""

@@ -11,7 +11,7 @@ import os
 import sys
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -48,7 +48,10 @@ def iter_lines(path: Path | str) -> Iterator[str]:
     try:
         # opened by name, standard input would start at its beginning again
         source: Any = os.dup(0) if str(path) == STDIN else path
-        with (gzip.open if str(path).endswith(".gz") else open)(source, "rb") as stream:
+        opened: Callable[..., Any] = open
+        if str(path).endswith(".gz"):
+            opened = gzip.open
+        with opened(source, "rb") as stream:
             for number, raw in enumerate(stream, start=1):
                 first = first or raw
                 line = raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")

@@ -64,7 +64,8 @@ def run_program(
     # no signal between the start of the program and the block that stops it
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_ENDING})
 
-    def begin() -> None:  # with SIGTERM at the end of the parent, even by SIGKILL
+    def begin() -> None:
+        # the kernel sends SIGTERM when the parent ends, even if it was killed
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

@@ -81,7 +81,8 @@ def _idle_times() -> Mapping[int, int]:
         name, *numbers = line.split()
         core = name.removeprefix("cpu")
         if core != name and core.isdigit():
-            idle, waiting_for_disk = numbers[3], numbers[4]
+            idle = numbers[3]
+            waiting_for_disk = numbers[4]
             times[int(core)] = int(idle) + int(waiting_for_disk)
     return {core: times[core] for core in os.sched_getaffinity(0) if core in times}
 

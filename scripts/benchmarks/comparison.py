@@ -1,7 +1,7 @@
-"""Measuring contestants next to each other: times, ratios of times, losses, peak memory.
+"""Measuring systems next to each other: times, ratios of times, losses, peak memory.
 
 Times of different machines, or of one machine at different hours, cannot be compared. So all
-contestants run in one process, one after the other within each repetition, and ratios are of times
+systems run in one process, one after the other within each repetition, and ratios are of times
 that were taken next to each other.
 
 On CUDA torch's allocator counts memory. On the CPU it is the resident memory of the process, which
@@ -41,13 +41,13 @@ class Workload:
 
 
 Entries = Mapping[str, tuple[str, Callable[[], Workload]]]
-"""Contestants by name: what each is, in one line, and a maker of its workload."""
+"""Systems by name: what each is, in one line, and a maker of its workload."""
 
 
 def alternate(workloads: Mapping[str, Workload], repetitions: int) -> dict[str, list[float]]:
     """Time every workload once in each repetition, without garbage collection: seconds by name.
 
-    The order is rotated, so that nobody always runs after the same neighbour.
+    The order is rotated, so that no system always runs after the same one.
     """
     names = list(workloads)
     times: dict[str, list[float]] = {name: [] for name in names}
@@ -67,11 +67,18 @@ def compare(
     device: str = "cpu",
     memory: bool = True,
 ) -> dict[str, Any]:
-    """Run all contestants next to each other.
+    """Run all systems next to each other.
+
+    Args:
+        entries: the systems.
+        pairs: names (of, over) of two systems, whose ratio is computed.
+        repetitions: how often everything is timed.
+        device: "cpu" or "cuda".
+        memory: measure peak memory, too.
 
     Returns:
-        ``contestants`` by name and the list ``ratios``, such as JSON can hold; of the ``pairs``
-        (of, over) whose ratio is wanted those of absent contestants are left out.
+        ``contestants``, the figures of each system by name, and the list ``ratios``. The result
+        can be written as JSON. Pairs with a system that did not run are left out.
     """
     workloads = {name: make() for name, (_, make) in entries.items()}
     losses = {name: work.run() for name, work in progress(workloads.items(), "warming up", "")}
@@ -89,7 +96,8 @@ def compare(
     ratios = []
     for of, over in (pair for pair in pairs if {*pair} <= {*contestants}):
         each = np.divide(times[of], times[over]).tolist()
-        peak, base = (contestants[name]["peak_bytes"] for name in (of, over))
+        peak = contestants[of]["peak_bytes"]
+        base = contestants[over]["peak_bytes"]
         memories = {"memory": peak / base if peak and base else None}
         ratios.append({"of": of, "over": over, "per_repetition": each, **summary(each)} | memories)
     return {"contestants": contestants, "ratios": ratios}
@@ -101,14 +109,14 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 
 
 def tables(result: Mapping[str, Any]) -> str:
-    """What `compare` returned, for a terminal: contestants and ratios."""
+    """What `compare` returned, for a terminal: systems and ratios."""
     rows = [
         {
             "contestant": name,
             **{f"{key} s": entry[key] for key in ("median", "lowest", "highest")},
             f"µs a {entry['unit']}": 1e6 * entry["seconds_per_unit"],
             "loss": entry["loss"],
-            "peak MB": entry["peak_bytes"] and entry["peak_bytes"] / 1e6,
+            "peak MB": _megabytes(entry["peak_bytes"]),
             "what": entry["label"],
         }
         for name, entry in result["contestants"].items()
@@ -122,6 +130,13 @@ def tables(result: Mapping[str, Any]) -> str:
     digits = (("", *[".4g"] * 4, ".5f", ".1f", ""), ("", *[".2f"] * 3, ".3f"))
     parts = [tabulate(table, floatfmt=d, **style) for table, d in zip((rows, ratios), digits)]
     return "\n\n".join(filter(None, parts))
+
+
+def _megabytes(count: int | None) -> float | None:
+    """A number of bytes in megabytes, None if it was not measured."""
+    if count is None:
+        return None
+    return count / 1e6
 
 
 def peak_memory(workload: Workload, device: str) -> int:
@@ -151,6 +166,6 @@ def _resident(field: str) -> int:
 
 
 def quiet() -> None:
-    """What torch and fairseq say about their own futures does not belong between the tables."""
+    """Hide deprecation warnings of torch and fairseq."""
     warnings.filterwarnings("ignore")
     logging.getLogger("fairseq").setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""The contestants of ``scripts/benchmark.py``."""
+"""The systems of ``scripts/benchmark.py``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from scripts.benchmarks.comparison import Entries
 
 
 def entries(benchmark: str, names: Sequence[str], inputs: dict[str, Any]) -> Entries:
-    """The named contestants of a benchmark; ``inputs`` as their workloads take them."""
+    """The named systems of a benchmark.
+
+    Args:
+        benchmark: likelihood, step or decode.
+        names: names of the systems.
+        inputs: arguments of their workloads.
+    """
     if benchmark == "likelihood":
         labels = {name: label for name, (label, _) in likelihood.CONTESTANTS.items()}
         make: Any = likelihood.workload

@@ -50,8 +50,10 @@ CONTESTANTS: dict[str, tuple[str, Callable[[Inputs], Tensor | None]]] = {
 
 
 def workload(name: str, **inputs_of: Any) -> Workload:
-    """Forward and backward of a contestant of `CONTESTANTS`, on inputs of `make_inputs`."""
-    inputs, (_, loss_of) = make_inputs(**inputs_of), CONTESTANTS[name]
+    """Forward and backward of a system of `CONTESTANTS`, on inputs of `make_inputs`."""
+    inputs = make_inputs(**inputs_of)
+    _, loss_of = CONTESTANTS[name]
+    tokens = len(inputs.target)
 
     def run() -> Tensor | None:
         loss = loss_of(inputs)
@@ -60,5 +62,4 @@ def workload(name: str, **inputs_of: Any) -> Workload:
         loss.backward()
         return loss.detach() / tokens
 
-    tokens = len(inputs.target)
     return Workload(run, inputs.drop_gradients, tokens, "token", reuses=name == PRODUCTS)

@@ -5,9 +5,9 @@
         kerbs=multi30k/transformer_kerbs --output train.csv
     python scripts/benchmarks/price.py decode DATA softmax=softmax.pt converted=kerbs.pt
 
-The first contestant is the one that the others are divided by. ``NAME=CONFIG,FLAGS`` trains with
+The first system is the one that the others are divided by. ``NAME=CONFIG,FLAGS`` trains with
 flags after the configuration, ``NAME=CONFIG@FILE`` from the model of a file with senses, with the
---total-senses and --sense-bias of that file. All contestants run in one process, one after the
+--total-senses and --sense-bias of that file. All systems run in one process, one after the
 other in every round, so that a busy machine slows all of them. Times are processor time, user and
 system: other programs hardly change it.
 """
@@ -46,7 +46,7 @@ from fairseq_kerbs.senses.statistics import SenseStatistics
 from fairseq_kerbs.training.sense_updates import SenseUpdates
 
 Workload = Callable[[], int]
-"""One round of a contestant. It returns the number of updates, or of sentences."""
+"""One round of a system. It returns the number of updates, or of sentences."""
 
 
 def training_round(data: str, given: str, updates: int) -> Workload:
@@ -116,11 +116,11 @@ def decoding_round(data: str, file: str, sentences: int, beam: int) -> Workload:
 
 
 Row = dict[str, Any]
-"""Time of one round of a contestant."""
+"""Time of one round of a system."""
 
 
 def measure(workloads: dict[str, Workload], rounds: int, keep: Callable[[Row], None]) -> list[Row]:
-    """Run every contestant once in each round, in rotated order, after one round to warm up.
+    """Run every system once in each round, in rotated order, after one round to warm up.
 
     ``keep`` stores a row, so that a run that is stopped has its finished ones.
     """
@@ -155,7 +155,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "logits": [(chunks._Chunks, "_logits")],
     "sum over senses": [(chunks._Chunks, "_log_sum")],
     "sums over words": [(chunks._Chunks, "_words")],
-    "gradients by logits": [(chunks._Chunks, "_pass")],
+    "gradients by logits": [(chunks._Chunks, "_write_grad_products")],
     "composition of input embeddings": [
         (ComposedEmbedding, "forward"),
         (ComposedEmbedding, "embed_sequence"),
@@ -198,7 +198,7 @@ def time_parts(workload: Workload) -> dict[str, float]:
 
 
 def summary(rows: list[Row]) -> str:
-    """Median time and the median, lowest and highest ratio to the first contestant."""
+    """Median time and the median, lowest and highest ratio to the first system."""
     measured = [row for row in rows if row["round"] > 0]
     names = list(dict.fromkeys(row["contestant"] for row in rows))
     by_name = {
@@ -256,10 +256,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             writer.writerow(labelled)
 
     print(summary(measure(workloads, args.rounds, keep)))
-    for name, workload in workloads.items() if args.parts else ():
-        print(f"\n{name}")
-        for part, milliseconds in time_parts(workload).items():
-            print(f"{part}\t{milliseconds:.2f}")
+    if args.parts:
+        for name, workload in workloads.items():
+            print(f"\n{name}")
+            for part, milliseconds in time_parts(workload).items():
+                print(f"{part}\t{milliseconds:.2f}")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ MODELS = {
     "stock-smoothed": f"{_STOCK} --label-smoothing 0.1",
     "kerbs-smoothed": f"{_KERBS} --label-smoothing 0.1",
 }
-"""Flags of each contestant; "stock" is fairseq's own."""
+"""Flags of each system; "stock" is fairseq's own."""
 
 _SIDE = (
     "--{0}-embed-dim {dim} --{0}-ffn-embed-dim {ffn} --{0}-layers {layers} "
@@ -90,7 +90,8 @@ def make_batch(task: Any, seed: int, sentences: int, length: int) -> dict[str, A
     for dictionary in (task.source_dictionary, task.target_dictionary):
         end = torch.tensor([dictionary.eos()])
         words = [zipf_words(length - 1, len(dictionary), generator) for length in lengths]
-        sides += [torch.cat([sentence, end]) for sentence in words], lengths, dictionary
+        sentences_of_side = [torch.cat([sentence, end]) for sentence in words]
+        sides.extend([sentences_of_side, lengths, dictionary])
     dataset = LanguagePairDataset(*sides)
     return dataset.collater([dataset[index] for index in range(sentences)])
 

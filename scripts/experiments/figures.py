@@ -13,10 +13,11 @@ import json
 import re
 import sys
 import tarfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 SEEDS = (1, 2, 3)
@@ -26,14 +27,16 @@ RUNS = {
     "softmax, widened": "widened",
 }
 POLICY = "KerBS from the start, policy clusters"
-PLACED, PLACED_AT = "senses placed after 1,200 updates", 1200
+PLACED = "senses placed after 1,200 updates"
+PLACED_AT = 1200  # updates
 POLICIES = {
     "none": "no moves",
     "released": "released code",
     "paper": "Algorithm 1",
     "clusters": "clusters",
 }
-NARROW, WIDE = 0.6, 1.2  # widths of words in the figure of outliers
+NARROW = 0.6  # widths of words in the figure of outliers
+WIDE = 1.2
 PLACES = {"center": "outliers about the word's center", "origin": "outliers about the origin"}
 # Okabe and Ito's colours, which colour-blind readers can tell apart; markers differ as well
 LOOKS = {
@@ -48,13 +51,13 @@ Values = dict[str, dict[str, Any]]
 @cache
 def raw_files(folder: str) -> dict[str, str]:
     """Contents of the raw files of a folder of results/, by their names in its raw.tar.xz."""
+    contents = {}
     with tarfile.open(RESULTS / folder / "raw.tar.xz") as archive:
-        members = [member for member in archive.getmembers() if member.isfile()]
-        return {
-            member.name: content.read().decode("utf-8")
-            for member in members
-            if (content := archive.extractfile(member)) is not None
-        }
+        for member in archive.getmembers():
+            content = archive.extractfile(member)
+            if content is not None:  # a folder has none
+                contents[member.name] = content.read().decode("utf-8")
+    return contents
 
 
 def read(path: str) -> str:
@@ -66,7 +69,10 @@ def read(path: str) -> str:
 def validation(pattern: str) -> dict[int, float]:
     """Validation loss in bits by number of updates, the mean of the training logs of all seeds."""
     form = r"valid on 'valid' subset \| loss \S+ \| nll_loss (\S+) .*?num_updates (\d+)"
-    logs = [dict(map(reversed, re.findall(form, read(pattern.format(seed))))) for seed in SEEDS]
+    logs = []
+    for seed in SEEDS:
+        found = re.findall(form, read(pattern.format(seed)))
+        logs.append({update: loss for loss, update in found})
     common = sorted(set.intersection(*map(set, logs)), key=int)
     return {int(update): mean(float(log[update]) for log in logs) for update in common}
 
@@ -76,44 +82,79 @@ def prices() -> list[dict[str, str]]:
     return list(csv.DictReader(read("clusters/price.tsv").splitlines(), delimiter="\t"))
 
 
-def training() -> Values:
-    """Loss over processor minutes, and BLEU at the end, mean and deviation of three seeds.
+class Trained(NamedTuple):
+    """Trainings of one kind with different seeds."""
 
-    With the policy clusters all updates take as much longer as price.tsv says. With placed senses
-    they take the softmax's minutes until the placement, and as much longer afterwards as makes the
-    time of price.tsv.
-    """
+    curve: dict[float, float]  # mean validation loss by processor minutes
+    scores: list[float]  # BLEU of each seed
+
+
+LAYERS_LOG = "tables/layers_small/transformer_{}_s{{}}.train.log"
+"""Name of the log of a run of :data:`RUNS`."""
+
+
+def training() -> Values:
+    """Loss over processor minutes, and BLEU at the end, mean and deviation of three seeds."""
+    trained = {label: measured_run(name) for label, name in RUNS.items()}
+    updates = max(validation(LAYERS_LOG.format("softmax")))
+    pace = round(max(trained["softmax"].curve), 2) / updates
+    trained[POLICY] = policy_run(pace)
+    trained[PLACED] = placed_run(pace)
+    return {label: as_values(run) for label, run in trained.items()}
+
+
+def measured_run(name: str) -> Trained:
+    """A run of the comparison of output layers, whose minutes were measured."""
     figures = {run["run"]: run["figures"] for run in json.loads(read("tables/layers_small.json"))}
-    log = "tables/layers_small/transformer_{}_s{{}}.train.log"
-    curves, scores = {}, {}
-    for label, name in RUNS.items():
-        runs = [figures[f"layers/transformer/{name}/s{seed}"] for seed in SEEDS]
-        curve = validation(log.format(name))
-        pace = mean(run["cpu_minutes"] for run in runs) / max(curve)
-        curves[label] = {update * pace: loss for update, loss in curve.items()}
-        scores[label] = [run["value"] for run in runs]
-    pace = round(max(curves["softmax"]), 2) / max(validation(log.format("softmax")))
-    times = {row["meanings"].partition("_s1")[0]: float(row["time"]) for row in prices()}
-    policy = validation("clusters/policy_s{}.train.log")
-    curves[POLICY] = {update * pace * times["policy"]: loss for update, loss in policy.items()}
+    runs = [figures[f"layers/transformer/{name}/s{seed}"] for seed in SEEDS]
+    losses = validation(LAYERS_LOG.format(name))
+    pace = mean(run["cpu_minutes"] for run in runs) / max(losses)
+    curve = {update * pace: loss for update, loss in losses.items()}
+    return Trained(curve, [run["value"] for run in runs])
+
+
+def relative_times() -> dict[str, float]:
+    """Training time in units of the softmax's, by the name of the run."""
+    return {row["meanings"].partition("_s1")[0]: float(row["time"]) for row in prices()}
+
+
+def policy_run(pace: float) -> Trained:
+    """KerBS with the policy clusters. Every update takes as much longer as price.tsv says.
+
+    ``pace`` is the softmax's minutes per update.
+    """
+    slower = relative_times()["policy"]
+    losses = validation("clusters/policy_s{}.train.log")
+    curve = {update * pace * slower: loss for update, loss in losses.items()}
     found = re.findall(r"^policy_s\d .*? = (\S+)", read("clusters/bleu.txt"), re.MULTILINE)
-    scores[POLICY] = [float(bleu) for bleu in found]
-    before, after = validation(log.format("softmax")), validation("clusters/at0.4_s{}.train.log")
+    return Trained(curve, [float(bleu) for bleu in found])
+
+
+def placed_run(pace: float) -> Trained:
+    """A softmax whose senses are placed in the middle.
+
+    Updates take the softmax's minutes until the placement. Afterwards they take as much longer as
+    makes the time of price.tsv. ``pace`` is the softmax's minutes per update.
+    """
+    before = validation(LAYERS_LOG.format("softmax"))
+    after = validation("clusters/at0.4_s{}.train.log")
     total = PLACED_AT + max(after)
-    slower = (times["at0.4"] * total - PLACED_AT) / max(after)
+    slower = (relative_times()["at0.4"] * total - PLACED_AT) / max(after)
     curve = {pace * update: loss for update, loss in before.items() if update <= PLACED_AT}
-    curve.update({pace * (PLACED_AT + slower * u): loss for u, loss in after.items()})
+    for update, loss in after.items():
+        curve[pace * (PLACED_AT + slower * update)] = loss
     section = read("clusters/paired.txt").split("# senses after 1,200 updates")[1]
     bleu = dict(re.findall(r"longer s(\d) \S+ (\S+) p", section))
-    curves[PLACED], scores[PLACED] = curve, [float(bleu[str(seed)]) for seed in SEEDS]
+    return Trained(curve, [float(bleu[str(seed)]) for seed in SEEDS])
+
+
+def as_values(run: Trained) -> dict[str, Any]:
+    """Rounded values of a curve, with mean and deviation of BLEU."""
     return {
-        label: {
-            "minutes": [round(minutes, 2) for minutes in curve],
-            "loss": [round(loss, 4) for loss in curve.values()],
-            "bleu": round(mean(scores[label]), 2),
-            "deviation": round(stdev(scores[label]), 2),
-        }
-        for label, curve in curves.items()
+        "minutes": [round(minutes, 2) for minutes in run.curve],
+        "loss": [round(loss, 4) for loss in run.curve.values()],
+        "bleu": round(mean(run.scores), 2),
+        "deviation": round(stdev(run.scores), 2),
     }
 
 
@@ -217,6 +258,9 @@ def draw_lemma41(plt: Any, values: Values) -> Any:
 def draw_outliers(plt: Any, values: Values) -> Any:
     """Colours are shares of outliers. Narrow words have full lines, wide words dashed ones."""
     figure, (left, *others) = plt.subplots(1, 3, figsize=(14, 5.4))
+    dims = next(iter(values.values()))["dim"][:-1]  # the same in all curves
+    # the limit is drawn one step to the right of the largest dimension
+    dims_and_limit = [*dims, 4 * dims[-1]]
     shares = sorted({float(name.split()[1]) for name in values})
     for share, color, marker in zip(shares, LOOKS["color"], LOOKS["marker"]):
         for width, line in ((NARROW, "-"), (WIDE, "--")):
@@ -225,24 +269,29 @@ def draw_outliers(plt: Any, values: Values) -> Any:
             for axes, place in zip(others, PLACES):
                 known = "none" if share == 0 else place
                 curve = values[f"{known} {share:g} {width:g}"]
-                # the limit is drawn one step to the right of the largest dimension
-                dims = [*curve["dim"][:-1], 4 * curve["dim"][-2]]
-                axes.plot(dims, curve["theta"], **look)
+                axes.plot(dims_and_limit, curve["theta"], **look)
                 if place == "center":
-                    left.plot(dims[:-1], curve["sigma"][:-1], label=label, **look)
+                    left.plot(dims, curve["sigma"][:-1], label=label, **look)
         if share:
             left.axhline((share / 12) ** 0.5, color=color, linestyle=":")
     left.set(ylabel="σ of the Gaussian; dotted: √(α/12)", yscale="log")
     left.set(title="outliers about the word's center")
     for axes, title in zip(others, PLACES.values()):
         axes.set(ylabel="θ of the kernel", title=title, ylim=(-8.5, 1.8))
-    for axes, ticks in ((left, dims[:-1]), *((axes, dims) for axes in others)):
-        axes.set_xscale("log")
-        axes.set_xticks(ticks, ["∞" if dim > dims[-2] else str(dim) for dim in ticks])
-        axes.minorticks_off()
-        axes.set_xlabel("dimension d of contexts")
+    names = [str(dim) for dim in dims]
+    _label_dimensions(left, dims, names)
+    for axes in others:
+        _label_dimensions(axes, dims_and_limit, [*names, "∞"])
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncol=4)
     return figure
+
+
+def _label_dimensions(axes: Any, ticks: list[int], names: list[str]) -> None:
+    """Label the axis of the dimensions."""
+    axes.set_xscale("log")
+    axes.set_xticks(ticks, names)
+    axes.minorticks_off()
+    axes.set_xlabel("dimension d of contexts")
 
 
 def main(arguments: list[str]) -> None:
@@ -258,14 +307,15 @@ def main(arguments: list[str]) -> None:
     plt.rcParams.update({**look, "axes.prop_cycle": plt.cycler(**LOOKS)})
     folder = Path(arguments[0]) if arguments else RESULTS / "figures"
     folder.mkdir(parents=True, exist_ok=True)
-    values = {
-        "training": training(),
-        "price": price(),
-        "lemma41": lemma41(),
-        "outliers": outliers(),
+    drawings: dict[str, tuple[Callable[[], Values], Callable[[Any, Values], Any]]] = {
+        "training": (training, draw_training),
+        "price": (price, draw_price),
+        "lemma41": (lemma41, draw_lemma41),
+        "outliers": (outliers, draw_outliers),
     }
-    drawings = (draw_training, draw_price, draw_lemma41, draw_outliers)
-    for name, draw in zip(values, drawings):
+    values = {}
+    for name, (data, draw) in drawings.items():
+        values[name] = data()
         figure = draw(plt, values[name])
         # letters as paths would make more than half of this figure's size
         letters = "none" if name == "outliers" else "path"

@@ -85,11 +85,13 @@ def gold_of_noad(path: Path) -> tuple[list[str], list[GoldRow]]:
     A line has source, tokens, and labels PLACE:SENSE between tabs. Places count from 0. A line of
     another form raises a UserError.
     """
-    sentences, gold = list[str](), list[GoldRow]()
+    sentences: list[str] = []
+    gold: list[GoldRow] = []
     for number, row in enumerate(read_lines(path), start=1):
         with _expecting("source, tokens and labels PLACE:SENSE between tabs", path, number):
             _, tokens, labels = row.split("\t")
-            words, senses = numbered(tokens.split()), dict[str, str]()
+            words = numbered(tokens.split())
+            senses: dict[str, str] = {}
             for place, sense in (label.split(":", 1) for label in labels.split()):
                 if int(place) < 0 or not sense or senses.setdefault(place, sense) != sense:
                     raise ValueError
@@ -104,7 +106,8 @@ def gold_of_coarsewsd(folder: Path, part: str = "train") -> tuple[list[str], lis
     The folder has ``WORD/{PART.data,PART.gold,classes_map}.txt``, where PART is "train" or "test".
     Missing or inconsistent files raise a UserError.
     """
-    sentences, gold = list[str](), list[GoldRow]()
+    sentences: list[str] = []
+    gold: list[GoldRow] = []
     for data in sorted(folder.glob(f"*/{part}.data.txt")):
         with _expecting("a JSON object of senses", data.parent / "classes_map.txt"):
             names = json.loads((data.parent / "classes_map.txt").read_text("utf-8"))

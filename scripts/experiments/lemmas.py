@@ -139,7 +139,8 @@ def learn_senses(
     direction, layer, optimizer, update = _experiment(word, widths, training, seed, **options)
     threshold = -NEEDY_LOSS / (vocab * DECAY)
     settings = ReallocationSettings(log_prob_threshold=threshold, max_moves=MAX_MOVES)
-    moves, losses = [], []
+    moves = []
+    losses = []
     for step in range(1, training.steps + 1):
         if reads_contexts and layer.sample is None and step <= 0.8 * training.steps:
             layer.start_sampling()

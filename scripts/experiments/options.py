@@ -183,7 +183,7 @@ class Case:
     model: str
     option: str
     value: str | None  # None for a switch
-    company: tuple[str, ...] = ()  # what stands before it
+    flags_beside: tuple[str, ...] = ()  # flags that it needs, which stand before it
     data: str = ""  # folder of the data, if it is not the usual one
     processes: int = 1
 
@@ -191,7 +191,7 @@ class Case:
     def arguments(self) -> list[str]:
         """The option and what it goes with, for the command line."""
         value = [] if self.value is None else [self.value]
-        return [*self.company, self.option, *value]
+        return [*self.flags_beside, self.option, *value]
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class Row:
         """Texts of :data:`COLUMNS`."""
         case = self.case
         start = [case.program, case.model, case.option, case.value or ""]
-        return [*start, shlex.join(case.company), self.outcome, self.sentence, self.command]
+        return [*start, shlex.join(case.flags_beside), self.outcome, self.sentence, self.command]
 
 
 # ------------------------------------------------------------------ which options there are
@@ -297,17 +297,16 @@ def values_of(action: Any) -> list[str | None]:
         chosen = [str(choice) for choice in action.choices if choice != action.default]
         return ([None] if action.nargs == "?" else []) + chosen
     default = action.default
-    if isinstance(default, (int, float)) and not isinstance(default, bool):
-        whole = getattr(action.type, "__name__", "") == "int"
-        return [str(int(default) + 1 if whole else default + 0.1)]
     kind = getattr(action.type, "__name__", "")
+    if isinstance(default, (int, float)) and not isinstance(default, bool):
+        return [str(int(default) + 1 if kind == "int" else default + 0.1)]
     if kind in ("int", "float"):
         return ["1" if kind == "int" else "0.1"]
     raise KeyError(f"options.yaml has no value for {name}")
 
 
-def _company(program: str, option: str, value: str | None) -> tuple[tuple[str, ...], str]:
-    """What goes with an option, and the form of data that it needs, "" for the usual one."""
+def _flags_beside(program: str, option: str, value: str | None) -> tuple[tuple[str, ...], str]:
+    """Flags that an option needs, and the form of data that it needs, "" for the usual one."""
     settings = SETTINGS["with"]
     names = (f"{program} {option} {value}", f"{program} {option}", f"{option} {value}", option)
     found: Any = next((settings[name] for name in names if name in settings), ())
@@ -324,8 +323,8 @@ def _cases_of(program: str, model: str, action: Any, before: tuple[str, ...] = (
     distributed = getattr(action.container, "title", "") == "distributed_training"
     cases = []
     for value in values_of(action):
-        company, data = _company(program, name, value)
-        listed = list(company)
+        beside, data = _flags_beside(program, name, value)
+        listed = list(beside)
         if distributed and name not in ("--distributed-backend",):
             listed = ["--distributed-backend", "gloo", *listed]
         cases.append(
@@ -383,12 +382,12 @@ def all_cases(program: str, model: str) -> list[Case]:
             if _long(action) == "--lr":  # also an option of the program
                 continue
             option = f"--{registry} {choice}"
-            more, _ = _company(program, f"--{registry}", choice)
-            company = (f"--{registry}", choice, *more)
+            more, _ = _flags_beside(program, f"--{registry}", choice)
+            beside = (f"--{registry}", choice, *more)
             if option in SETTINGS["not_run"]:
-                cases.append(Case(program, model, _long(action), None, company))
+                cases.append(Case(program, model, _long(action), None, beside))
             else:
-                cases += _cases_of(program, model, action, company)
+                cases += _cases_of(program, model, action, beside)
     return list(dict.fromkeys(cases))
 
 
@@ -455,19 +454,30 @@ def _filled(text: str, places: Mapping[str, str]) -> str:
     return text
 
 
-def attempt(case: Case, work: Path, *, stock: bool) -> Ended:
-    """Try a case with the plugin's model, or with fairseq's."""
-    program = PROGRAMS[case.program]
-    model = MODELS[case.model]
+def _data_of(case: Case, work: Path) -> Path:
+    """Folder of the data of a case."""
+    kind = "lm" if MODELS[case.model].language_model else "pairs"
+    return work / kind / (case.data or "mmap")
+
+
+def _places_of(case: Case, work: Path, *, stock: bool) -> dict[str, str]:
+    """What replaces names in braces in the flags of a case."""
     source, target = LANGUAGES
-    data = work / ("lm" if model.language_model else "pairs") / (case.data or "mmap")
-    places = {
+    return {
         "work": str(work),
         "checkpoint": _checkpoint_of(case, work, stock=stock),
         "plugin": str(PLUGIN),
         "source": source,
         "target": target,
     }
+
+
+def attempt(case: Case, work: Path, *, stock: bool) -> Ended:
+    """Try a case with the plugin's model, or with fairseq's."""
+    program = PROGRAMS[case.program]
+    model = MODELS[case.model]
+    data = _data_of(case, work)
+    places = _places_of(case, work, stock=stock)
     flags = shlex.split(program.flags)
     if case.program == "fairseq-train":
         flags += shlex.split(model.stock_flags if stock else model.flags)
@@ -533,7 +543,7 @@ def _judge(statuses: Sequence[int | None], text: str, done: str, command: str) -
 
 def judged(case: Case, work: Path) -> Row:
     """The row of a case: of both models, if it fails with the plugin's."""
-    for name in (f"{case.option} {case.value}", case.option, " ".join(case.company[:2])):
+    for name in (f"{case.option} {case.value}", case.option, " ".join(case.flags_beside[:2])):
         if name in SETTINGS["not_run"]:
             return Row(case, "not run", f"needs {SETTINGS['not_run'][name]}")
     ours = attempt(case, work, stock=False)
@@ -552,14 +562,8 @@ def with_command(case: Case, work: Path) -> str:
     """Exit status and errors of the command of ours that runs a program, for a case."""
     program = PROGRAMS[case.program]
     model = MODELS[case.model]
-    data = work / ("lm" if model.language_model else "pairs") / (case.data or "mmap")
-    places = {
-        "work": str(work),
-        "checkpoint": _checkpoint_of(case, work, stock=False),
-        "plugin": str(PLUGIN),
-        "source": LANGUAGES[0],
-        "target": LANGUAGES[1],
-    }
+    data = _data_of(case, work)
+    places = _places_of(case, work, stock=False)
     flags = f"{program.flags} {model.flags}" if case.program == "fairseq-train" else program.flags
     section = COMMANDS[case.program]
     words = [_filled(word, places) for word in shlex.split(flags)]
@@ -785,7 +789,7 @@ def read_rows(path: Path) -> dict[Case, Row]:
     for line in lines[:-1]:  # what follows the last line break was not written to its end
         row = json.loads(line)
         values = row.pop("case")
-        case = Case(**{**values, "company": tuple(values["company"])})
+        case = Case(**{**values, "flags_beside": tuple(values["flags_beside"])})
         if not row["outcome"].startswith(("fails", "refused")):
             found[case] = Row(case, **row)
     return found

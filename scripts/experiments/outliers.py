@@ -64,7 +64,7 @@ class Outliers:
     """Which contexts are outliers."""
 
     share: float  # α, of each word's contexts
-    place: str = "center"  # center of their cube: that of the word, or the origin
+    place: str = "center"  # "center": their cube is at the word's, "origin"; "none" without any
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,9 @@ def draw_contexts(dim: int, outliers: Outliers, each: int, seed: int) -> Context
     basis, _ = torch.linalg.qr(random)  # [d, d₁], orthonormal columns
     directions = centers @ basis.t()  # [V, d]
     far = round(outliers.share * each)
-    squares, products, norms = [], [], []
+    squares = []
+    products = []
+    norms = []
     for word, direction in enumerate(directions):
         noise = torch.randn(each - far, SUBSPACE, generator=g, dtype=torch.float64)
         near = direction + spread[word] * noise @ basis.t()
@@ -147,7 +149,8 @@ def draw_limit(outliers: Outliers, each: int, seed: int) -> Contexts:
     g = torch.Generator().manual_seed(seed)
     centers, group, spread = _clusters(g)
     far = round(outliers.share * each)
-    products, norms = [], []
+    products = []
+    norms = []
     for word, center in enumerate(centers):
         noise = torch.randn(each - far, SUBSPACE, generator=g, dtype=torch.float64)
         near = center + spread[word] * noise

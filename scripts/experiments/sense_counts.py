@@ -163,13 +163,21 @@ def _held_out(
     Likelihood is that of normal distributions with one covariance, against a single one.
     Prediction strength (Tibshirani and Walther 2005) is the share of pairs in a cluster of the
     other half that the first half's centers keep together, in the worst cluster.
+
+    Args:
+        points: whitened contexts of a word, [n, d].
+        most: maximum number of clusters.
+
+    Returns:
+        three lists with a value for each number of clusters.
     """
     import torch
 
     order = np.random.default_rng(0).permutation(len(points))
     fit = points[order[: len(points) // 2]]
     test = points[order[len(points) // 2 :]]
-    fitted, own = (cluster([torch.from_numpy(part)], most)[0] for part in (fit, test))
+    fitted = cluster([torch.from_numpy(fit)], most)[0]
+    own = cluster([torch.from_numpy(test)], most)[0]
     likelihood = [0.0]
     strength = [1.0]
     dip = [0.0]
@@ -207,7 +215,13 @@ def _together(groups: Integers) -> float:
 def _largest_dip(
     points: NDArray[np.float32], groups: Integers, discriminants: NDArray[np.float64]
 ) -> float:
-    """Largest p of Hartigan's dip test, over pairs of clusters along their discriminant."""
+    """Largest p of Hartigan's dip test, over pairs of clusters along their discriminant.
+
+    Args:
+        points: contexts of the other half, [n, d].
+        groups: cluster of each, [n].
+        discriminants: centers of the clusters times the inverse covariance, [k, d].
+    """
     if not HAS_DIPTEST:
         return 1.0  # of a rule that is left out
     from diptest import diptest  # type: ignore[import-not-found]

@@ -22,9 +22,10 @@ class BuildError(SystemExit):
 
 
 class Edit(NamedTuple):
-    """Put `text` in the `places` of a pattern in all `files` of a glob: so many, or none is right.
+    """Put `text` in place of the matches of a pattern in all `files` of a glob.
 
-    In a pattern ``^`` and ``$`` are ends of lines; `text` is as for `re.sub`.
+    `places` is the number of matches in all files together; the build stops at any other. In a
+    pattern ``^`` and ``$`` are ends of lines; `text` is as for `re.sub`.
     """
 
     files: str

@@ -119,19 +119,30 @@ def load_table(name: str) -> dict[str, Any]:
         jsonschema.validate(table, configurations.read_yaml(TABLES / "schema.yaml"))
     except jsonschema.ValidationError as error:
         raise UserError(f"{path}: {error.json_path}: {error.message}") from None
-    rows = [*table.get("flags", ()), *filter(None, [table.get("baseline")])]
-    rows += table.get("controls", ())
-    for column in table["columns"].values():
-        rows += column.get("paper", ())
-        for scale in (column[name] for name in ("full", "small") if name in column):
-            rows += [row for key in ("configs", "flags", "minutes") for row in scale.get(key, ())]
-            if scale["data"] not in table["data"]:
-                raise UserError(f"{path}: unknown data set {scale['data']!r}")
-    for row in rows:
-        if not any(fnmatchcase(name, row) for name in table["rows"]):
-            raise UserError(f"{path}: {row!r} is none of the rows {', '.join(table['rows'])}")
+    _check_rows(table, path)
     defaults = {"kind": "figures", "baseline": "", "source": "Own table", "controls": []}
     return {**defaults, **table, "file": path, "name": path.stem}
+
+
+def _check_rows(table: Mapping[str, Any], path: Path) -> None:
+    """Raise a UserError for a pattern that fits no row of a table, or an unknown data set."""
+    patterns = [*table.get("flags", ())]
+    if table.get("baseline"):
+        patterns.append(table["baseline"])
+    patterns += table.get("controls", ())
+    for column in table["columns"].values():
+        patterns += column.get("paper", ())
+        for size in ("full", "small"):
+            scale = column.get(size)
+            if scale is None:
+                continue
+            for key in ("configs", "flags", "minutes"):
+                patterns += scale.get(key, ())
+            if scale["data"] not in table["data"]:
+                raise UserError(f"{path}: unknown data set {scale['data']!r}")
+    for pattern in patterns:
+        if not any(fnmatchcase(row, pattern) for row in table["rows"]):
+            raise UserError(f"{path}: {pattern!r} is none of the rows {', '.join(table['rows'])}")
 
 
 def plan_runs(table: Mapping[str, Any], scale_name: str) -> Iterator[Run]:
@@ -141,7 +152,7 @@ def plan_runs(table: Mapping[str, Any], scale_name: str) -> Iterator[Run]:
         runs = list[Run]()
         for seed, row in product(scale.get("seeds", ["1"]), table["rows"] if scale else ()):
             files = [scale.get("config"), *_fitting(row, scale.get("configs", {}))]
-            if files[-1]:
+            if files[-1]:  # the last pattern that fits counts
                 file = files[-1].replace("{row}", row)
                 runs.append(_plan_run(table, name, row, int(seed), scale, file))
         if table["kind"] == "neighbours":
@@ -172,7 +183,7 @@ def _plan_run(table: Any, column: str, row: str, seed: int, scale: Any, file: st
         raise UserError(f"{where}: there is no configuration {file} below {CONFIGS}")
     changes = [*_fitting(row, table.get("flags", {})), *_fitting(row, scale.get("flags", {}))]
     flags = {flag: value for change in changes for flag, value in change.items()}
-    flags = configurations.check_flags(f"{where}: flags: {row}", flags)
+    flags = configurations.flags_of_section(f"{where}: flags: {row}", flags)
     off = [flag for flag, value in flags.items() if value is None or value is False]
     if off:
         raise UserError(f"{where}: flags: {row}: no command line takes {off[0]} away")
@@ -184,6 +195,10 @@ def _plan_run(table: Any, column: str, row: str, seed: int, scale: Any, file: st
     folder = f"cells/{scale['data']}/{name}-s{seed}-{hashlib.sha256(trained).hexdigest()[:6]}"
     output = _OUTPUT_OF_KIND.get(table["kind"])
     output = output or _OUTPUT_OF_METRIC.get(metric, "generate-test.txt")
+    estimates = _fitting(row, scale.get("minutes", {}))
+    minutes = 0
+    if estimates:
+        minutes = round(float(estimates[-1]))  # the last pattern that fits counts
     return Run(
         table,
         column,
@@ -200,7 +215,7 @@ def _plan_run(table: Any, column: str, row: str, seed: int, scale: Any, file: st
         output=f"{folder}/{output}",
         data=table["data"][scale["data"]],
         prepared=f"data/{scale['data']}",
-        minutes=round(float([0, *_fitting(row, scale.get("minutes", {}))][-1])),
+        minutes=minutes,
     )
 
 

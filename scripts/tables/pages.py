@@ -263,12 +263,17 @@ def _examples(runs: Sequence[Run]) -> list[str]:
     table = runs[0].table
     answers = {table["rows"][run.row]: texts_of(run) for run in runs if run.seed == first.seed}
     language = first.data.get("source_language", "en")
-    texts = read_texts(Path(first.output), "S", language), reference_of(first)[0], answers
+    sources = read_texts(Path(first.output), "S", language)
+    references = reference_of(first)[0]
     base = table["rows"].get(table["baseline"])
     lines = list[str]()
-    rules: tuple[examples.Choice, ...] = ("differing", "best")
-    for rule in rules if len(answers) > 1 else ():
-        chosen = examples.side_by_side(*texts, rule, 5, first.seed, baseline=base)
-        lines += [examples.rule_text(chosen, len(texts[0]), rule, first.seed), ""]
+    rules: list[examples.Choice] = []
+    if len(answers) > 1:
+        rules = ["differing", "best"]
+    for rule in rules:
+        chosen = examples.side_by_side(
+            sources, references, answers, rule, 5, first.seed, baseline=base
+        )
+        lines += [examples.rule_text(chosen, len(sources), rule, first.seed), ""]
         lines.append(examples.as_markdown(chosen))
     return lines

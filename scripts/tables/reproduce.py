@@ -8,10 +8,9 @@ import importlib
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from difflib import get_close_matches
 from pathlib import Path
 from typing import IO, Any
@@ -19,8 +18,12 @@ from typing import IO, Any
 from fairseq_kerbs.utils.errors import UserError, sentence_of
 from fairseq_kerbs.utils.files import check_can_write, read_object, write_json
 from fairseq_kerbs.utils.processes import run_program, stop_on_signals, usable_cores
+from fairseq_kerbs.utils.repeating import repeating
 from scripts.tables.descriptions import NAMES, OTHERS, Run, select_runs
 from scripts.tables.pages import check_ratings
+
+WORK_NOTE = ".work"
+"""File in the folder of results that names the ``--work`` of its tables."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -91,8 +94,14 @@ def _positive(text: str) -> int:
 
 
 def _run_snakemake(args: argparse.Namespace, extra: Sequence[str]) -> int:
-    names = [n for name in args.table or ["all"] for n in (NAMES if name == "all" else [name])]
-    tables = [str(Path(n).absolute()) if n.endswith(".yaml") else n for n in names]
+    tables: list[str] = []
+    for name in args.table or ["all"]:
+        if name == "all":
+            tables += NAMES
+        elif name.endswith(".yaml"):
+            tables.append(str(Path(name).absolute()))
+        else:
+            tables.append(name)
     selection: dict[str, Any] = {"tables": tables, "scale": args.scale, "only": args.only}
     selection |= {name: str(getattr(args, name).absolute()) for name in ("corpora", "work")}
     selection["finished"] = "yes" if args.report_only else ""
@@ -118,7 +127,7 @@ def _run_snakemake(args: argparse.Namespace, extra: Sequence[str]) -> int:
             check_can_write(getattr(args, name), f"--{name}", folder=True)
     jobs = args.jobs or 1
     threads = 1 if args.scale == "small" else max(1, usable_cores() // jobs)
-    lock = None if args.dry_run else lock_folder(args.work)
+    lock = None if args.dry_run else lock_for_children(args.work)
     command = [sys.executable, "-P", "-m", "snakemake", "--quiet", "host"]
     command += ["--snakefile", str(Path(__file__).with_name("Snakefile"))]
     command += ["--directory", str(args.work), "--keep-going", "--rerun-incomplete"]
@@ -131,8 +140,10 @@ def _run_snakemake(args: argparse.Namespace, extra: Sequence[str]) -> int:
         command += ["--cores", str(jobs * threads)]
     elif args.jobs:
         command += ["--jobs", str(jobs)]
-    if not _is_of_this_work(args.results, args.work, note=not args.dry_run):
+    if not _is_of_this_work(args.results, args.work):
         command += ["--forcerun", "score", "table"]
+        if not args.dry_run:
+            _note_work(args.results, args.work)
     if args.dry_run:
         command += ["--dry-run", "--printshellcmds"]
     if args.report_only:
@@ -141,26 +152,31 @@ def _run_snakemake(args: argparse.Namespace, extra: Sequence[str]) -> int:
     command += ["--nolock"]
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # see fairseq_kerbs.utils.threads
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    with lock or nullcontext(), Progress(runs, args.work, jobs, shown=lock is not None):
+    shown: AbstractContextManager[None] = nullcontext()
+    if not args.dry_run:
+        shown = Progress(runs, args.work, jobs).running()
+    with lock or nullcontext(), shown:
         return run_program([*command, *extra], keep_open=lock) or int(bool(missing))
 
 
-def _is_of_this_work(results: Path, work: Path, note: bool) -> bool:
+def _is_of_this_work(results: Path, work: Path) -> bool:
     """Tell whether the tables in the folder of results are those of a folder of runs.
 
-    To Snakemake, tables of another ``--work`` would be up to date. With ``note`` the name of this
-    one is written into the folder of results, where it is an input of all tables. The time is
-    written with it, because Snakemake takes a file with the same content for the same.
+    To Snakemake, tables of another ``--work`` would be up to date.
     """
-    origin = results / ".work"
-    if read_object(origin).get("work") == str(work.absolute()):
-        return True
-    if note:
-        write_json(origin, {"work": str(work.absolute()), "since": time.time()})
-    return False
+    noted: str | None = read_object(results / WORK_NOTE).get("work")
+    return noted == str(work.absolute())
 
 
-def lock_folder(work: Path) -> IO[str]:
+def _note_work(results: Path, work: Path) -> None:
+    """Write the name of ``--work`` into the folder of results, where all tables depend on it.
+
+    The time is written with it, because Snakemake takes a file with the same content for the same.
+    """
+    write_json(results / WORK_NOTE, {"work": str(work.absolute()), "since": time.time()})
+
+
+def lock_for_children(work: Path) -> IO[str]:
     """Lock the folder of ``--work`` as long as this process or one that inherits the file runs.
 
     A UserError is raised if another run has it. The lock ends with its processes, also if these
@@ -187,23 +203,17 @@ class Progress:
 
     EVERY = 5.0  # seconds between two looks at the folder
 
-    def __init__(self, runs: Sequence[Run], work: Path, jobs: int, shown: bool = True) -> None:
+    def __init__(self, runs: Sequence[Run], work: Path, jobs: int) -> None:
         self.minutes = {run.folder: run.minutes for run in runs}
         self.work = work
         self.jobs = jobs
         self.started = time.monotonic()
         self.before = self._trained()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True) if shown else None
+        self._printed = len(self.before)
 
-    def __enter__(self) -> None:
-        if self._thread is not None:
-            self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join()
+    def running(self) -> AbstractContextManager[None]:
+        """Print :meth:`sentence` whenever a run has ended, until the block ends."""
+        return repeating(self._print, self.EVERY)
 
     def sentence(self) -> str:
         """The number of trained runs, and the time that the others will take."""
@@ -220,12 +230,12 @@ class Progress:
     def _trained(self) -> set[str]:
         return {folder for folder in self.minutes if (self.work / folder / "trained").exists()}
 
-    def _watch(self) -> None:
-        count = len(self.before)
-        while not self._ended.wait(self.EVERY):
-            if len(self._trained()) != count:
-                count = len(self._trained())
-                print(self.sentence(), flush=True)
+    def _print(self) -> None:
+        """Print the sentence if the number of trained runs is another one than before."""
+        count = len(self._trained())
+        if count != self._printed:
+            self._printed = count
+            print(self.sentence(), flush=True)
 
 
 if __name__ == "__main__":

@@ -108,6 +108,13 @@ def test_a_sense_is_named_by_what_it_translates_and_its_neighbours() -> None:
     assert names.source_side == "translation"
 
 
+def test_a_word_beside_itself_is_named_once() -> None:
+    text = bank_text("two")
+    twice = [["the", "bank", "bank", "."] if line[1] == "river" else line for line in text.words]
+    found = SenseNames(text._replace(words=twice), NAMED).names(4)[41]
+    assert found.neighbours == ["bank bank"]
+
+
 def test_related_languages_are_aligned_and_first_words_have_their_usual_case() -> None:
     text = bank_text("two")
     ours = {"das": "the", "Hund": "dog", "Geldhaus": "money"}  # most words are the same

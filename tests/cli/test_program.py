@@ -114,6 +114,7 @@ WHOLE = f"train {{work}}/whole.yaml {SAVE}"
 GENERATE = "generate {work}/whole.yaml {work}/bin {work}/trained --output {out}/o"
 TRANSLATE = "translate {work}/whole.yaml {work}/bin {work}/trained"
 MORE = "train {work}/whole.yaml {work}/more {out}/save --max-update 2"
+BEHIND = "train {work}/whole.yaml {work}/bin:{work}/more {out}/save --max-update 2"
 REVERSED = "generate {work}/whole.yaml {work}/bin {work}/reversed"
 SCORE = "score --hypotheses {work}/two --reference"
 EXPORT = "human-eval export --source {work}/two --system a={work}/two --sheets {out}/sheets"
@@ -349,6 +350,7 @@ MISUSES = [
     ),
     (f"{WHOLE} --task dummy_mt", "--task dummy_mt reads no data; take another --task"),
     (MORE, "more has further splits for validation (valid1); give"),
+    (BEHIND, "more has further splits for validation (valid1); give"),
     (f"{GENERATE} --num-shards 2 --shard-id 5", "is none of the --num-shards 2 parts"),
     (REVERSED, "checkpoint_best.pt was trained to translate from en to de, not from de to en"),
     (REVERSED.replace("generate", "translate"), "give --source-lang en --target-lang de"),
@@ -575,6 +577,7 @@ FOLLOWED = {
         f"{WHOLE} --task denoising {DRY}",
     ),
     f"{WHOLE} --task dummy_mt": f"{WHOLE} --task translation {DRY}",
+    BEHIND: f"{BEHIND} --ignore-unused-valid-subsets",
     MORE: (
         f"{MORE} --ignore-unused-valid-subsets",
         f"{MORE} --combine-valid-subsets --upsample-primary 1",

@@ -25,7 +25,7 @@ def _small(monkeypatch: Patch) -> None:
 
 def lines(shown: str) -> dict[str, tuple[str, str]]:
     """What was found and the verdict, by line."""
-    found = re.findall(r"(.{40}) (.{42}) (.{13}) (ok|OFF)$", shown, re.MULTILINE)
+    found = re.findall(r"(.{40}) (.{42}) (.{13}) (ok|WRONG)$", shown, re.MULTILINE)
     return {what.strip(): (value.strip(), verdict) for what, value, _, verdict in found}
 
 
@@ -55,8 +55,8 @@ def test_a_wrong_gradient_is_named(monkeypatch: Patch, capsys: Capsys) -> None:
     shown = kerbs(capsys, "self-check", "--quick", status=1)
     found = lines(shown)
     for size in ("small", "larger"):
-        assert found[f"likelihood, {size}, float32, eager"] == ("1.0e-03 of dθ", "OFF")
-    assert shown.endswith("OFF: 2\n")  # float16 and bfloat16 round more coarsely
+        assert found[f"likelihood, {size}, float32, eager"] == ("1.0e-03 of dθ", "WRONG")
+    assert shown.endswith("WRONG: 2\n")  # float16 and bfloat16 round more coarsely
 
 
 def test_an_error_is_a_line_and_the_others_follow(monkeypatch: Patch, capsys: Capsys) -> None:
@@ -65,7 +65,7 @@ def test_an_error_is_a_line_and_the_others_follow(monkeypatch: Patch, capsys: Ca
         monkeypatch.setattr(self_check, name, lambda *_: self_check.Outcome(""))
     monkeypatch.setattr(self_check, "_time", lambda *_: self_check.Outcome("1 s"))
     shown = kerbs(capsys, "self-check", status=1)
-    assert lines(shown)["training, 20 updates"] == ("RuntimeError: two lines", "OFF")
+    assert lines(shown)["training, 20 updates"] == ("RuntimeError: two lines", "WRONG")
     assert "training, 10 + 10" in shown
     assert len(re.findall("^time: .* 1 s", shown, re.MULTILINE)) == 1
 

@@ -113,6 +113,10 @@ def test_text_that_fairseq_decoded_is_raw() -> None:
     read = read_generated(joined, "out")
     assert read is not None
     assert (read.is_raw, read.texts("H")) == (False, ["go@@ od ."])
+    split = ["H-0\t-1\tgo@@ od .", "D-0\t-1\tgo@@ od ."]  # without any of these flags
+    read = read_generated(split, "out")
+    assert read is not None
+    assert (read.is_raw, read.texts("H")) == (False, ["go@@ od ."])
 
 
 def left_out(number: int, lines: list[str]) -> list[str]:

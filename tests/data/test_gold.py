@@ -117,6 +117,8 @@ def test_combining_marks_are_parts_of_words() -> None:
     lines, others = parallel_words(Path("a.en"), Path("a.xx"))
     assert others == [["मैं", "král", ".", "işık"]]
     assert [row[3] for row in gold_of_translations(lines, others, [0, 1])] == ["मैं", "král"]
+    Path("a.az").write_text("Işık İstanbul\n")  # without a stemmer, by the name of the file
+    assert parallel_words(Path("a.en"), Path("a.az"))[1] == [["ışık", "istanbul"]]
 
 
 def test_apostrophes_are_parts_of_words_where_the_language_has_them() -> None:

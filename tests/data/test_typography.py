@@ -6,16 +6,16 @@ from hypothesis import strategies as st
 
 from fairseq_kerbs.data import typography
 
-SIGNS = st.text(st.sampled_from("ab é'’‘·:\"׳״“„”«»。, "))
+SIGNS = st.text(st.sampled_from("ab1 é'’‘·:\"׳״“„”«»。, ་٫٬"))
 
 
-@given(SIGNS, st.sampled_from(["en", "uk", "he", "fi"]))
+@given(SIGNS, st.sampled_from(["en", "uk", "he", "fi", "bo"]))
 def test_what_is_hidden_is_shown_again(line: str, language: str) -> None:
     assert typography.show_inner_signs(typography.hide_inner_signs(line, language)) == line
     assert typography.show_quotes(typography.hide_quotes(line)) == line
 
 
-@given(SIGNS, st.sampled_from(["en", "de", "fr", "zh"]))
+@given(SIGNS, st.sampled_from(["en", "de", "fr", "zh", "el"]))
 def test_nothing_but_spaces_is_removed(line: str, language: str) -> None:
     found = typography.without_inner_spaces(line, language)
     assert found.replace(" ", "") == line.replace(" ", "")
@@ -30,10 +30,25 @@ def test_nothing_but_spaces_is_removed(line: str, language: str) -> None:
         ("yi", "ס׳איז", 1),
         ("fi", "EU:n kello: 12:30", 1),
         ("en", "EU:n", 0),
+        ("en", "1990’s", 0),
+        ("tr", "1990'da, İzmir’de", 2),
+        ("fi", "vaa'an", 1),
+        ("pl", "Harry'ego", 1),
+        ("he", "רח' אלנבי 'כן'", 1),
+        ("bo", "བོད་ཡིག་།", 2),
+        ("fa", "۱٬۲۰۰٫۵ ٫", 2),
     ],
 )
 def test_signs_between_letters_are_hidden(language: str, line: str, hidden: int) -> None:
     assert sum(a != b for a, b in zip(line, typography.hide_inner_signs(line, language))) == hidden
+
+
+@pytest.mark.parametrize(
+    ("language", "tokens", "joined"),
+    [("tr", "a , % 50'si .", "a , %50'si ."), ("eu", "% 5", "%5"), ("en", "50 % 5", "50 % 5")],
+)
+def test_percent_signs_before_numbers(language: str, tokens: str, joined: str) -> None:
+    assert typography.join_percent_signs(tokens, language) == joined
 
 
 @pytest.mark.parametrize(
@@ -52,6 +67,10 @@ def test_signs_between_letters_are_hidden(language: str, line: str, hidden: int)
         ("zh", "你 ， “ 好 ！ ”", "你，“好！”"),
         ("km", "ក ។", "ក។"),
         ("en", "a ” b “ c", "a ” b “ c"),
+        ("am", "ነው ፣ እሺ ።", "ነው፣ እሺ።"),
+        ("fa", "۵ ٪", "۵٪"),
+        ("el", "α · β", "α· β"),
+        ("en", "a · b", "a · b"),
     ],
 )
 def test_spaces_inside_quotes_and_before_full_stops(language: str, tokens: str, text: str) -> None:

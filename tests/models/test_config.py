@@ -63,6 +63,13 @@ def test_clusters_need_a_kernel_that_is_an_inner_product(kernel: str) -> None:
         make_model("lstm", reallocation="clusters", kernel=kernel)
 
 
+def test_a_policy_without_senses_to_place_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        model = make_model("lstm", reallocation="clusters", total_senses=1.0)
+    assert model.decoder.output.policy is None
+    assert "--reallocation clusters has nothing to place with --total-senses 1" in caplog.text
+
+
 Flags = dict[str, Any]
 # each of these alone is wrong
 WRONG_ALONE: list[tuple[str, Flags]] = [
@@ -82,6 +89,11 @@ WRONG_FLAGS: list[tuple[str, Flags, str]] = [
         (model, {name: value}, f"--{name.replace('_', '-')}")
         for model, flags in WRONG_ALONE
         for name, value in flags.items()
+    ),
+    (
+        "transformer",
+        {"share_decoder_input_output_embed": True, "input_embedding": "separate"},
+        "--share-decoder-input-output-embed asks for one embedding",
     ),
     ("bilstm_lm", {"targets": ["future"]}, "--self-target"),
     ("gru_lm", {"targets": ["self"]}, "--self-target"),
