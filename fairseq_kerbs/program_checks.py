@@ -503,9 +503,11 @@ def _check_unused_splits(call: Call, data: str) -> None:
         raise_if_valid_subsets_unintentionally_ignored(read)
     except ValueError:
         splits = {split for folder in data.split(":") for split in splits_in(Path(folder))}
-        unnamed = splits.difference(str(call.values.valid_subset).split(","))
         # the pattern is fairseq's own
-        further = sorted(split for split in unnamed if re.match(r"valid*[0-9]", split))
+        numbered = {split for split in splits if re.match(r"valid*[0-9]", split)}
+        # of pairs of languages it also counts those that --valid-subset names
+        unnamed = numbered.difference(str(call.values.valid_subset).split(","))
+        further = sorted(unnamed or numbered)
         raise UserError(
             f"{data} has further splits for validation ({', '.join(further)}); give "
             "--ignore-unused-valid-subsets for those of --valid-subset alone, or "

@@ -36,7 +36,7 @@ def least_count_option(default: int) -> Callable[[Any], Any]:
         type=Whole(min=0),
         metavar="N",
         default=default,
-        help="minimum labelled occurrences of a word; with --all-words, of its frequent senses",
+        help="minimum labelled occurrences of a word",
     )
 
 
@@ -125,6 +125,7 @@ def gold_translations(
         with_merged_forms,
     )
     from fairseq_kerbs.data.languages import language_of
+    from fairseq_kerbs.data.tokens import lower
 
     stemmer = stemmer_of(stemmer, "--other", other)
     if (more_text is None) != (more_other is None):
@@ -137,11 +138,12 @@ def gold_translations(
     more_others: list[list[str]] = []
     if more_text is not None and more_other is not None:
         more_lines, more_others = parallel_words(more_text, more_other, stemmer)
-    lowered = [[word.lower() for word in line] for line in [*lines, *more_lines]]
+    language = language_of(text)
+    lowered = [[lower(word, language) for word in line] for line in [*lines, *more_lines]]
     alignment = align(lowered, [*others, *more_others]).tolist()
     rows = gold_of_translations(lines, others, alignment)
     if not function_words:
-        excluded = FunctionWords([*lines, *more_lines], language_of(text))
+        excluded = FunctionWords([*lines, *more_lines], language)
         rows = [row for row in rows if row[2] not in excluded]
     if merge_forms:
         rows = with_merged_forms(rows)

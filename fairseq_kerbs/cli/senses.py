@@ -503,11 +503,6 @@ def print_senses(
     Add K-ID lines to GENERATED, the output of fairseq-generate with this model and without
     --remove-bpe. They have word#sense:posterior for each token of a hypothesis.
     """
-    if names and not has_training_text(data):
-        raise UserError(
-            f"--names: {data} has no binarized training text, by which senses are named; leave "
-            "--names out, or name the folder of the training"
-        )
     text = text_with_senses(checkpoint, data, generated, names=names, trust=trust_checkpoint)
     write_output(output, text)
 
@@ -526,6 +521,11 @@ def text_with_senses(
     trained = read_model(checkpoint, data, trust=trust)
     found_names = None
     if names:
+        if not has_training_text(data):
+            raise UserError(
+                f"--names: {data} has no binarized training text, by which senses are named; leave "
+                "--names out, or name the folder of the training"
+            )
         found_names = read_names(trained, "train")
     added = with_senses(lines, trained.model, trained.task, str(generated), found_names)
     return "".join(f"{line}\n" for line in added)

@@ -20,20 +20,24 @@ _CODES = (
 )
 _INNER_SIGNS = {
     **dict.fromkeys(("he", "yi"), "'’\"׳״"),  # צה"ל
+    "el": "’·",
     "fi": "'’:",  # EU:n, vaa'an
     "sv": "'’:",
     **dict.fromkeys(_CODES.split(), "'’‘·"),  # п'ять, İstanbul'da, 1990'da, auto's, col·lecció
 }
-"""Signs that belong to a word between its letters, or behind its digits, by language. In others it
-is ’ between letters alone: Moses has rules for ' of English, French and Italian, but not for this
-apostrophe."""
-_FURTHER_SIGNS = {
-    # of a short word that is cut, as רח' for street
-    **dict.fromkeys(("he", "yi"), r"(?<=(?:^|\s)\p{L}{1,4})['’׳](?=[\s.,;:!?)]|$)"),
-    # the sign behind a syllable of Tibetan
+"""Signs that belong to a word between its letters, or between a digit and a letter, by language. In
+others it is ’ between letters alone: Moses has rules for ' of English, French and Italian, but not
+for this apostrophe."""
+_SIGNS_AT_THE_END = {
+    # of an abbreviation, as רח' for street, unless an opening quotation mark is before it
+    **dict.fromkeys(
+        ("he", "yi"),
+        r"(?<!(?:^|[\s(\"])['’]\p{L}.*)(?<=(?:^|[\s(\"])\p{L}{1,4})['’׳](?=[\s.,;:!?)\"]|$)",
+    ),
+    # behind a syllable of Tibetan
     **dict.fromkeys(("bo", "dz"), r"(?<=[\p{L}\p{M}])་"),
 }
-"""Other signs that belong to what is before them, as patterns by language."""
+"""Patterns of signs that belong to the word before them, by language."""
 _SIGNS_OF_NUMBERS = r"(?<=\p{N})[٫٬](?=\p{N})"
 _HIDDEN = {ord(sign): chr(0xFDD0 + number) for number, sign in enumerate("'’‘·:\"׳״་٫٬")}
 _SHOWN = {ord(hidden): chr(sign) for sign, hidden in _HIDDEN.items()}
@@ -51,8 +55,8 @@ def _inner_signs(language: str) -> Any:
         rf"(?<=[{before}])[{_INNER_SIGNS.get(language, '’')}](?=\p{{L}})",
         _SIGNS_OF_NUMBERS,
     ]
-    if language in _FURTHER_SIGNS:
-        patterns.append(_FURTHER_SIGNS[language])
+    if language in _SIGNS_AT_THE_END:
+        patterns.append(_SIGNS_AT_THE_END[language])
     return regex.compile("|".join(patterns))
 
 
@@ -68,11 +72,13 @@ def show_inner_signs(line: str) -> str:
 
 # ------------------------------------------------------------------ beside a word
 
-CLOSING_MARKS = "।॥،؛؟۔٪։።፣፤፥፦፧។៕၊။།༎，！？：；、"
+CLOSING_MARKS = "।॥،؛؟۔։።፣፤፥፦፧។៕၊။།༎，！？：；、"
 """Marks that end a clause, and that Moses' rules do not know."""
 _SPACE_BEFORE = re.compile(rf" (?=[{CLOSING_MARKS}](?:\s|$))")
-_GREEK_STOP = re.compile(r" (?=[·\u0387](?:\s|$))")  # elsewhere it stands between words
-_PERCENT_BEFORE = re.compile(r"(?<!\S)% (?=\d)")
+_GREEK_STOP = re.compile(r"(?<!\d) (?=[·\u0387](?:\s|$))")  # elsewhere it is between words
+_ARABIC_PERCENT = re.compile(rf"(?<=\d) (?=٪(?:[\s{CLOSING_MARKS}.,;:!?)]|$))")
+_PERCENT_BEFORE = re.compile(r"(?<!\d )(?<!\S)([%٪]) (?=\d)")
+_ARABIC_PERCENT_BEFORE = re.compile(r"(?<!\d )(?<!\S)(٪) (?=\d)")
 _FULL_WIDTH = re.compile(r" ?([，。！？：；、（）「」『』《》【】“”]) ?")  # has its space within
 
 _HIDDEN_QUOTES = {ord(sign): chr(0xFDE0 + number) for number, sign in enumerate("“„”‘’«»")}
@@ -100,13 +106,15 @@ def show_quotes(line: str) -> str:
 
 
 def join_percent_signs(tokens: str, language: str) -> str:
-    """Join each percent sign with the number behind it, as in Turkish and Basque.
+    """Join percent signs with the number behind them, unless a number is before them.
 
-    Moses' rules would join it with what is before it.
+    Turkish and Basque are written so, and so is the Arabic sign in some texts. Moses' rules would
+    join the sign with what is before it.
     """
+    percent = _ARABIC_PERCENT_BEFORE
     if language in ("tr", "eu"):
-        return _PERCENT_BEFORE.sub("%", tokens)
-    return tokens
+        percent = _PERCENT_BEFORE
+    return percent.sub(r"\1", tokens)
 
 
 def without_inner_spaces(text: str, language: str) -> str:
@@ -115,6 +123,7 @@ def without_inner_spaces(text: str, language: str) -> str:
         text = _FULL_WIDTH.sub(r"\1", text)
     elif language == "el":
         text = _GREEK_STOP.sub("", text)
+    text = _ARABIC_PERCENT.sub("", text)
     paired = set[str]()
     for opening, closing in _PAIRS:
         # a sign that closes in one language opens in another: the first one of a line opens

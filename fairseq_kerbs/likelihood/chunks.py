@@ -70,8 +70,8 @@ class LossInputs(NamedTuple):
     table: SenseTable  # senses of each word
     target: Tensor  # target words, [N]
     weight: Tensor
-    """Factor of each token's gradients, [N] in the compute dtype. A loss is not multiplied by it,
-    but is 0 where it is 0."""
+    """Weight of each token, [N] in the compute dtype. Gradients are those of Σ weight·loss. The
+    losses themselves are not multiplied by it, but are 0 where it is 0."""
 
 
 class Smoothing(NamedTuple):
@@ -100,7 +100,7 @@ class TokenLosses(NamedTuple):
 
 
 class InputGradients(NamedTuple):
-    """Gradients of the losses' sum with the weights of the tokens, in the compute dtype."""
+    """Gradients of Σ weight·loss, in the compute dtype."""
 
     h: Tensor  # [N, d]
     w: Tensor  # [M, d]
@@ -145,7 +145,7 @@ def chunk_size(tokens: int, w: Tensor, compiled: bool, cpu_tokens: int = CPU_TOK
 def compute_losses(
     inputs: LossInputs, settings: LossSettings, gradients: bool
 ) -> tuple[TokenLosses, InputGradients | None]:
-    """Losses of all tokens and, if they are wanted, the weighted sums of their gradients.
+    """Losses of all tokens and, if they are wanted, the gradients of Σ weight·loss.
 
     Raises:
         ValueError: a target is outside the vocabulary.
@@ -480,7 +480,7 @@ class _Chunks:
         return self._add_products(tokens, grad_x, token_sums)
 
     def _loss_weights(self, weight: Tensor) -> LossWeights:
-        """Weights of the logsumexps in the weighted loss of each token [n]."""
+        """Weights of the logsumexps in weight·loss of each token [n]."""
         nll, word = self.smoothing
         return LossWeights(
             lse=(nll + len(self.table.senses) * word) * weight,

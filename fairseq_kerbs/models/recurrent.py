@@ -148,10 +148,10 @@ class SteppingDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder, ABC):
             inputs = embed(tokens).unbind(1)
         contexts: list[Any] = []
         attentions: list[Any] = []
-        for of_position in inputs:
-            embedded = of_position
-            if embed.posterior:
-                embedded = embed.compose(of_position, memory.context)
+        for looked_up in inputs:
+            embedded = looked_up
+            if embed.posterior:  # what is looked up are senses, which the last context weights
+                embedded = embed.compose(looked_up, memory.context)
             memory, attention = self.step(embedded, memory, encoder_out)
             contexts.append(memory.context)
             attentions.append(attention)

@@ -13,6 +13,12 @@ from typing import Any
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, usable_cores
 
 
+def cpu_name() -> str:
+    """The model of the CPU, or its kind where Linux does not name it."""
+    model = re.search("^model name.*?: *(.+)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return model[1].strip() if model else platform.machine()
+
+
 def describe_machine(device: str) -> dict[str, Any]:
     """CPU, threads, memory in bytes and load, and the GPU if ``device`` is "cuda"."""
     import torch
@@ -22,9 +28,8 @@ def describe_machine(device: str) -> dict[str, Any]:
         properties = torch.cuda.get_device_properties(0)
         tf32 = torch.backends.cuda.matmul.allow_tf32
         gpu = {"name": properties.name, "memory_bytes": properties.total_memory, "tf32": tf32}
-    model = re.search("^model name.*?: *(.+)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return {
-        "cpu": model[1].strip() if model else platform.machine(),
+        "cpu": cpu_name(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "usable_cores": usable_cores(),

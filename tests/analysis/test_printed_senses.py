@@ -1,6 +1,7 @@
 """Senses of the tokens of fairseq-generate's output."""
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,12 @@ def test_every_hypothesis_has_its_senses(trained: Trained, tmp_path: Path, capsy
             check(loaded, sentence[None], [*map(target.index, words)], found)
     assert main([*common, str(with_senses), "-o", str(tmp_path / "again")]) == 0
     assert (tmp_path / "again").read_bytes() == with_senses.read_bytes()
+    nameless = tmp_path / "bin"
+    shutil.copytree(data, nameless, ignore=shutil.ignore_patterns("train.*"))
+    capsys.readouterr()
+    named = ["print-senses", str(model), str(generated), "--data", str(nameless), "--names"]
+    assert main(named) == 2
+    assert "bin has no binarized training text, by which senses" in capsys.readouterr().err
     text = generated.read_text()
     cut = text[: text.rindex("S-")]
     other = re.sub(r"(?m)^([HD]-\d+\t\S+\t)(.*)$", lambda line: line[1] + line[2].upper(), text)

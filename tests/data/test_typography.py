@@ -35,17 +35,26 @@ def test_nothing_but_spaces_is_removed(line: str, language: str) -> None:
         ("fi", "vaa'an", 1),
         ("pl", "Harry'ego", 1),
         ("he", "רח' אלנבי 'כן'", 1),
+        ("he", "(עמ' 5)", 1),
+        ("he", "'בן דוד' ולאמא 'חיים'.", 0),
+        ("yi", "ער זאגט 'איך בין דא' און 'ניין'", 0),
         ("bo", "བོད་ཡིག་།", 2),
         ("fa", "۱٬۲۰۰٫۵ ٫", 2),
     ],
 )
-def test_signs_between_letters_are_hidden(language: str, line: str, hidden: int) -> None:
+def test_signs_of_words_and_numbers_are_hidden(language: str, line: str, hidden: int) -> None:
     assert sum(a != b for a, b in zip(line, typography.hide_inner_signs(line, language))) == hidden
 
 
 @pytest.mark.parametrize(
     ("language", "tokens", "joined"),
-    [("tr", "a , % 50'si .", "a , %50'si ."), ("eu", "% 5", "%5"), ("en", "50 % 5", "50 % 5")],
+    [
+        ("tr", "a , % 50'si .", "a , %50'si ."),
+        ("eu", "% 5", "%5"),
+        ("tr", "100 % 5 yıl", "100 % 5 yıl"),
+        ("en", "a % 5", "a % 5"),
+        ("fa", "a ٪ ۵۰ b", "a ٪۵۰ b"),
+    ],
 )
 def test_percent_signs_before_numbers(language: str, tokens: str, joined: str) -> None:
     assert typography.join_percent_signs(tokens, language) == joined
@@ -68,8 +77,10 @@ def test_percent_signs_before_numbers(language: str, tokens: str, joined: str) -
         ("km", "ក ។", "ក។"),
         ("en", "a ” b “ c", "a ” b “ c"),
         ("am", "ነው ፣ እሺ ።", "ነው፣ እሺ።"),
-        ("fa", "۵ ٪", "۵٪"),
+        ("fa", "۵ ٪ ، ۵ ٪", "۵٪، ۵٪"),
+        ("fa", "a ٪ b", "a ٪ b"),
         ("el", "α · β", "α· β"),
+        ("el", "3 · 4", "3 · 4"),
         ("en", "a · b", "a · b"),
     ],
 )

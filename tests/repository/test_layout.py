@@ -30,7 +30,6 @@ TESTED_ELSEWHERE = {
     "models/transformer.py": "models/test_base.py",
     "output_layers/mixture.py": "likelihood/test_mixture.py",
     "program_checks.py": "cli/test_program.py",
-    "utils/machine.py": "scripts/test_benchmark.py",
 }
 """Modules without a file of tests of their own, and the file that has most of their tests."""
 
