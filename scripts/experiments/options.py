@@ -618,7 +618,7 @@ def _plain(sentence: str, work: Path) -> str:
 
 
 def prepare(work: Path, cases: Sequence[Case]) -> None:
-    """Write text, data in every form, and what else the cases need.
+    """Write text, data in the forms that the cases read, and what else they need.
 
     Models that are read are trained with the first case that reads them, see :func:`_checkpoint`.
     """
@@ -626,6 +626,8 @@ def prepare(work: Path, cases: Sequence[Case]) -> None:
     from fairseq_kerbs.utils.files import read_lines
 
     text = work / "text"
+    read = {_data_of(case, work) for case in cases}
+    with_lm = any(_reads_language_model(case) for case in cases)
     write_toy_corpus(text, **SPLITS)
     source, target = LANGUAGES
     for split in SPLITS:
@@ -649,20 +651,26 @@ def prepare(work: Path, cases: Sequence[Case]) -> None:
     alone += f"--srcdict {work}/pairs/mmap/dict.{target}.txt"
     for form in ("raw", "lazy"):
         impl = f"--dataset-impl {form}"
-        _preprocess(work, f"{common} {words} --destdir {work}/pairs/{form} {impl}")
-        _preprocess(work, f"{alone} --destdir {work}/lm/{form} {impl}")
-    for split in SPLITS:  # fairseq-preprocess names raw text of a language model otherwise
-        shutil.copy(text / f"{split}.{target}", work / "lm" / "raw" / split)
-    _preprocess(work, f"{common} {words} --destdir {work}/pairs/aligned --align-suffix align")
-    _preprocess(work, f"{alone} --destdir {work}/lm/mmap")
-    _write_huffman(work)
+        if work / "pairs" / form in read:
+            _preprocess(work, f"{common} {words} --destdir {work}/pairs/{form} {impl}")
+        if work / "lm" / form in read:
+            _preprocess(work, f"{alone} --destdir {work}/lm/{form} {impl}")
+    if work / "lm" / "raw" in read:
+        for split in SPLITS:  # fairseq-preprocess names raw text of a language model otherwise
+            shutil.copy(text / f"{split}.{target}", work / "lm" / "raw" / split)
+    if work / "pairs" / "aligned" in read:
+        _preprocess(work, f"{common} {words} --destdir {work}/pairs/aligned --align-suffix align")
+    if with_lm or any(MODELS[case.model].language_model for case in cases):
+        _preprocess(work, f"{alone} --destdir {work}/lm/mmap")
+    if {work / "pairs" / "huffman", work / "lm" / "huffman"} & read:
+        _write_huffman(work)
     for language in LANGUAGES:
         dictionary = work / "pairs" / "mmap" / f"dict.{language}.txt"
         entries = [line.split()[0] for line in read_lines(dictionary)]
         rows = (f"{word} {' '.join(['0.1'] * 8)}\n" for word in entries)
         (work / f"embeddings.{language}").write_text(f"{len(entries)} 8\n{''.join(rows)}", "utf-8")
     (work / "align_dictionary").write_text("haus house\n", "utf-8")
-    if any(_reads_language_model(case) for case in cases):
+    if with_lm:
         model = MODELS["gru_lm_kerbs"]
         shutil.copytree(_checkpoint(work, model, stock=True).parent, work / "language_model")
         shutil.copytree(work / "pairs" / "mmap", work / "pairs" / "with_lm")
@@ -696,7 +704,7 @@ def _write_huffman(work: Path) -> None:
 
     folders = [work / kind / "huffman" for kind in ("pairs", "lm")]
     for folder in folders:
-        folder.mkdir()
+        folder.mkdir(parents=True)
     for language in LANGUAGES:
         texts = {split: read_lines(work / "text" / f"{split}.{language}") for split in SPLITS}
         builder = HuffmanCodeBuilder()

@@ -17,7 +17,8 @@ from fairseq_kerbs.evaluation.ratings import (
 )
 from fairseq_kerbs.evaluation.texts import read_texts
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.machine import describe_machine, describe_versions
+from fairseq_kerbs.utils.machine import cpu_name, revision_of
+from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, usable_cores
 from scripts.tables import confusable
 from scripts.tables.descriptions import TABLES, Run, has_ratings
 from scripts.tables.figures import ORDERS, reference_of, texts_of
@@ -90,9 +91,8 @@ def write_table(
     if ratings and has_ratings(table):
         command += f" --human {Path(ratings).name}"
     lines.append(f"Made with `{command}`")
-    cpu = describe_machine("cpu")
-    revision = describe_versions()["revision"]
-    lines.append(f"at git revision {revision}, on {cpu['usable_cores']} cores of {cpu['cpu']}.")
+    revision = revision_of(PLUGIN_FOLDER)
+    lines.append(f"at git revision {revision}, on {usable_cores()} cores of {cpu_name()}.")
     write_lines(Path(path), lines)
 
 

@@ -132,6 +132,8 @@ def _run_snakemake(args: argparse.Namespace, extra: Sequence[str]) -> int:
     command += ["--snakefile", str(Path(__file__).with_name("Snakefile"))]
     command += ["--directory", str(args.work), "--keep-going", "--rerun-incomplete"]
     command += ["--rerun-triggers", "mtime", "input", "params", "--scheduler", "greedy"]
+    # Python of a rule runs in Snakemake's own process, where it would else start another Snakemake
+    command += ["--force-use-threads"]
     config = [f"selection={json.dumps(selection)}", f"threads={threads}"]
     if args.human is not None:
         config.append(f"human={json.dumps(str(args.human.absolute()))}")

@@ -225,7 +225,8 @@ def test_a_converted_model_refuses_another_dictionary(
     file = turned / "dict.en.txt"
     words = file.read_text().splitlines()
     file.write_text("\n".join([words[1], words[0], *words[2:]]) + "\n")
-    generate = (*USER_DIR, "--path", out, "--beam", 1, "--cpu", "--gen-subset", "valid")
+    beam = ("--beam", 1, "--max-len-b", 9)
+    generate = (*USER_DIR, "--path", out, *beam, "--cpu", "--gen-subset", "valid")
     run("fairseq-generate", corpus, *generate)
     said = run("fairseq-generate", turned, *generate, status=1)
     assert "the checkpoint has a target dictionary of" in said

@@ -1,7 +1,9 @@
 """The command that convert prints runs as printed, and trains as the softmax model was trained."""
 
+import logging
 import shlex
 import shutil
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,9 @@ from fairseq_kerbs.utils.files import read_lines
 from tests.checkpoints.conftest import TINY_LSTM
 from tests.helpers import softmax_checkpoints
 from tests.helpers.cli import Capsys, kerbs
-from tests.helpers.commands import run
+from tests.helpers.commands import USER_DIR, run
 from tests.helpers.fairseq_fixtures import dictionary
-from tests.helpers.tiny_checkpoint import fairseq_train
+from tests.helpers.tiny_checkpoint import fairseq_train, fairseq_train_with
 
 OPTIMIZERS: dict[str, list[object]] = {
     "adadelta": ["--adadelta-rho", 0.8, "--anneal-eps"],
@@ -54,12 +56,26 @@ SCHEDULES: dict[str, list[object]] = {
     "triangular": ["--max-lr", 0.1, "--shrink-min"],
 }
 """Flags of each schedule that are not its defaults."""
+PAIRS = [*zip(cycle(OPTIMIZERS), SCHEDULES, strict=False)]
+"""An optimizer for each schedule; there are fewer optimizers."""
 WITHOUT_OPTIMIZER = {"pass_through": "needs the optimizer composite"}
 
 
 def test_all_optimizers_and_schedules_of_fairseq_are_tried() -> None:
     assert {*OPTIMIZERS, *NOT_HERE} == {*OPTIMIZER_REGISTRY}
     assert {*SCHEDULES, *WITHOUT_OPTIMIZER} == {*LR_SCHEDULER_REGISTRY}
+    assert {optimizer for optimizer, _ in PAIRS} == {*OPTIMIZERS}
+    assert {schedule for _, schedule in PAIRS} == {*SCHEDULES}
+
+
+def train_here(command: list[str]) -> None:
+    """Run a printed command in this process, where the plugin has been imported."""
+    program, *arguments = command
+    assert program == "fairseq-train"
+    at = arguments.index("--user-dir")
+    assert arguments[at : at + 2] == [*map(str, USER_DIR)]
+    del arguments[at : at + 2]
+    fairseq_train_with(*arguments, "--cpu", "--num-workers", 0)
 
 
 def train_on(
@@ -82,7 +98,7 @@ def train_on(
     arguments[0] = str(data)
     arguments[-3] = "4"  # tri_stage with shares needs an update for one of its stages
     arguments[-1] = str(folder / "on")
-    run(program, *arguments)
+    train_here([program, *arguments])
     after = read_checkpoint(folder / "on" / "checkpoint_last.pt", trust)
     assert after["optimizer_history"][-1]["num_updates"] == 4
     return read_checkpoint(trained, trust)["cfg"], after["cfg"]
@@ -113,9 +129,12 @@ def test_what_fairseq_does_not_have_is_one_sentence(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_optimizers_are_kept(optimizer: str, corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
+@pytest.mark.parametrize(("optimizer", "schedule"), PAIRS)
+def test_optimizers_and_schedules_are_kept(
+    optimizer: str, schedule: str, corpus: Path, tmp_path: Path, capsys: Capsys
+) -> None:
     flags: list[object] = ["--optimizer", optimizer, "--clip-norm", 2.5, *OPTIMIZERS[optimizer]]
+    flags += ["--lr-scheduler", schedule, *SCHEDULES[schedule]]
     before, after = train_on(corpus, tmp_path, capsys, *flags)
     same_settings(before["optimizer"], after["optimizer"], set())
     for name in ("lr", "clip_norm", "update_freq"):
@@ -123,13 +142,6 @@ def test_optimizers_are_kept(optimizer: str, corpus: Path, tmp_path: Path, capsy
     if optimizer == "sgd":
         assert after["optimizer"].momentum == 0.5
         assert after["optimizer"].weight_decay == 0.1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_schedules_are_kept(schedule: str, corpus: Path, tmp_path: Path, capsys: Capsys) -> None:
-    flags: list[object] = ["--lr-scheduler", schedule, *SCHEDULES[schedule]]
-    before, after = train_on(corpus, tmp_path, capsys, *flags)
     same_settings(before["lr_scheduler"], after["lr_scheduler"], {"max_update"})
     if schedule == "manual":
         assert after["lr_scheduler"].update2lr == '{"1-4": 0.001}'
@@ -211,7 +223,12 @@ def joined(made_up: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", softmax_checkpoints.CASES)
 def test_the_printed_command_runs_for_every_architecture(
-    kind: str, made_up: Path, joined: Path, tmp_path: Path, capsys: Capsys
+    kind: str,
+    made_up: Path,
+    joined: Path,
+    tmp_path: Path,
+    capsys: Capsys,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """As the shell reads it, with names of files that have spaces and quotes."""
     data = joined if "shared" in kind else made_up
@@ -226,7 +243,12 @@ def test_the_printed_command_runs_for_every_architecture(
         if needed not in command:
             command += f" {needed} {value}"
     _, *arguments = shlex.split(command)
-    log = run("fairseq-train", *arguments, "--cpu")
+    if kind in ("transformer", "lstm_lm"):  # a process with nothing but --user-dir
+        log = run("fairseq-train", *arguments, "--cpu")
+    else:
+        caplog.set_level(logging.INFO, "fairseq")
+        train_here(["fairseq-train", *arguments])
+        log = caplog.text
     assert "loading pretrained model from" in log
     after = read_checkpoint(tmp_path / "on" / "checkpoint_last.pt")
     assert after["optimizer_history"][-1]["num_updates"] == 2

@@ -30,6 +30,7 @@ def lines(shown: str) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("standing_in")
 def test_this_machine_is_in_order(capsys: Capsys) -> None:
     shown = kerbs(capsys, "self-check", "--quick")
     found = lines(shown)

@@ -13,7 +13,7 @@ from fairseq_kerbs.configurations import CONFIGS
 from fairseq_kerbs.models.config import FLAGS
 from fairseq_kerbs.utils.processes import find_program
 from tests.helpers.cli import Capsys, kerbs
-from tests.helpers.commands import ROOT, run
+from tests.helpers.commands import ROOT, run, run_forked
 
 
 def test_train_help_has_every_flag_of_the_plugin_with_its_default() -> None:
@@ -75,7 +75,7 @@ def test_what_the_plugin_refuses_in_fairseq_is_status_2(tiny_work: Path, tmp_pat
     config = tmp_path / "tiny.yaml"
     config.write_text(TINY)
     command = ["train", config, tiny_work / "bin", tmp_path / "save"]
-    train = functools.partial(run, "fairseq-kerbs", *command)
+    train = functools.partial(run_forked, "fairseq-kerbs", *command)
     train()
     before = (tmp_path / "save" / "checkpoint_last.pt").read_bytes()
     said = train("--max-update", 2, "--kernel", "kerbs_released", status=2)
@@ -91,7 +91,8 @@ def test_what_fairseq_cannot_serve_is_one_sentence(tiny_work: Path, tmp_path: Pa
     config = tmp_path / "tiny.yaml"
     config.write_text(TINY)
     save = tmp_path / "save"
-    train = functools.partial(run, "fairseq-kerbs", "train", config, tiny_work / "bin", save)
+    command = ["train", config, tiny_work / "bin", save]
+    train = functools.partial(run_forked, "fairseq-kerbs", *command)
     said = train("--optimizer", "lamb", status=2)  # without apex
     assert said.splitlines()[-1] == (
         "fairseq-kerbs: error: fairseq-train cannot serve --optimizer lamb here (ImportError: "

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.multiprocessing.spawn import spawn
 
 from fairseq_kerbs import KerbsOutputLayer, ReallocationSettings
-from tests.likelihood.test_compilation import DIM, Model
+from tests.helpers.output_layers import DIM, Model
 
 fsdp = pytest.importorskip("torch.distributed.fsdp", reason="this torch has no FSDP2")
 

@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import sacrebleu
 import torch
 
 from fairseq_kerbs.checkpoints import read_checkpoint
@@ -41,6 +42,15 @@ def test_train_and_validate(arch: str, trained: Train, parallel_data: Path) -> N
     assert found == pytest.approx(kept, abs=2e-3)
 
 
+def bleu(output: str, sources: list[str]) -> float:
+    """BLEU of what fairseq-generate printed for all sources, whose references are in capitals."""
+    found = tiny.hypotheses(output)
+    assert sorted(found) == [*range(len(sources))]
+    references = [line.upper() for line in sources]
+    translations = [found[number] for number in range(len(sources))]
+    return float(sacrebleu.corpus_bleu(translations, [references], tokenize="none").score)
+
+
 @pytest.mark.parametrize("arch", tiny.FLAGS)
 def test_generate_and_interactive_agree(arch: str, trained: Train, parallel_data: Path) -> None:
     """One translates padded batches of seven, the other sentence by sentence, without padding."""
@@ -51,8 +61,8 @@ def test_generate_and_interactive_agree(arch: str, trained: Train, parallel_data
     )
     lines = "".join(f"{line}\n" for line in tiny.sources()[-tiny.TEST_PAIRS :])
     alone = run("fairseq-interactive", parallel_data, *flags, stdin=lines)
-    assert tiny.figure(r"Generate test with beam=3: \D*BLEU\D* ([\d.]+)", batched) >= 0.0
-    assert len(tiny.hypotheses(batched)) == tiny.TEST_PAIRS
+    score = tiny.figure(r"Generate test with beam=3: \D*BLEU\D* ([\d.]+)", batched)
+    assert score == pytest.approx(bleu(batched, tiny.sources()[-tiny.TEST_PAIRS :]), abs=0.006)
     assert tiny.hypotheses(alone) == tiny.hypotheses(batched)
 
 
@@ -216,7 +226,10 @@ def test_training_with_many_features_at_once(parallel_data: Path, tmp_path: Path
     flags += ["--maximize-best-checkpoint-metric"]
     log = train(parallel_data, tmp_path, "lstm_kerbs", *flags)
     assert re.findall(r"reallocation after (\d+) updates", log)[0] == "2"
-    assert tiny.figure(r"valid on .* \| bleu ([\d.]+)", log) >= 0.0
+    flags = ["--gen-subset", "valid", "--beam", "2"]
+    output = generate(parallel_data, [tmp_path / "checkpoint_last.pt"], *flags)
+    expected = pytest.approx(bleu(output, tiny.sources()[-40:-20]), abs=0.006)
+    assert tiny.figure(r"valid on .* \| bleu ([\d.]+)", log) == expected
 
 
 def test_reference_scores_are_the_ensembles(

@@ -28,10 +28,9 @@ from omegaconf import OmegaConf
 from packaging.specifiers import SpecifierSet
 
 from tests.helpers.cli import Patch
-from tests.helpers.commands import ROOT, run_program
+from tests.helpers.commands import ROOT, run, run_program
 from tests.helpers.release_fixtures import tgz
 
-FAIRSEQ_TRAIN = Path(sys.executable).with_name("fairseq-train")
 WHEEL_FOLDER = ROOT / "scripts" / "fairseq_wheel"
 sys.path.insert(0, str(WHEEL_FOLDER))
 
@@ -180,7 +179,7 @@ def test_a_figure_is_an_array_of_colours() -> None:
 
 def test_checkpoints_are_not_written_asynchronously_in_silence(data: Path, tmp_path: Path) -> None:
     flags = ("--save-async", "--arch", "lstm", "--optimizer", "sgd", "--max-tokens", "100", "--cpu")
-    said = run_program(FAIRSEQ_TRAIN, data, *flags, cwd=tmp_path, status=1)
+    said = run("fairseq-train", data, *flags, cwd=tmp_path, status=1)
     assert said.splitlines()[-1].startswith("fairseq: error: --write-checkpoints-asynchronously")
     assert "Traceback" not in said
 
@@ -198,7 +197,7 @@ def test_a_folder_that_cannot_be_a_plugin_is_refused(
 ) -> None:
     if "/" not in name:
         (tmp_path / name).mkdir()
-    said = run_program(FAIRSEQ_TRAIN, "data", "--user-dir", name, cwd=tmp_path, status=1)
+    said = run("fairseq-train", "data", "--user-dir", name, cwd=tmp_path, status=1)
     assert sentence.format(folder=tmp_path) in said.splitlines()[-1]
     assert said.splitlines()[-1].startswith("fairseq: error: ")
     assert "Traceback" not in said

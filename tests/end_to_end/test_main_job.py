@@ -1,11 +1,11 @@
 """The main job as a user does it, by the scripts: training, translation, senses; and perplexity."""
 
 import json
-import os
 import re
 import shlex
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,13 +17,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import fairseq_kerbs.criterions
 import fairseq_kerbs.models  # noqa: F401  (registers)
 from fairseq_kerbs.data.toy import write_toy_corpus
-from tests.helpers.commands import ENVIRONMENT, ROOT, USER_DIR, run, run_program
+from tests.helpers.commands import ROOT, USER_DIR, make_checkout, run, run_program, standing_in
 
 pytestmark = pytest.mark.slow
 
 CONFIG = ROOT / "configs" / "toy.yaml"
-NAMES = ("prepare_parallel", "train", "generate", "translate")
-PREPARE, TRAIN, GENERATE, TRANSLATE = (ROOT / "scripts" / f"{name}.sh" for name in NAMES)
+TRAIN = ROOT / "scripts" / "train.sh"  # the one script whose programs are started anew
 TRANSLATED = "save dir/generate-test.txt"
 TINY = """
     --encoder-embed-dim 32 --decoder-embed-dim 32 --encoder-ffn-embed-dim 64
@@ -33,17 +32,29 @@ TINY = """
 
 
 @pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Scripts whose programs are those that stand in."""
+    return make_checkout(tmp_path_factory.mktemp("checkout")) / "scripts"
+
+
+def run_script(*command: object, cwd: Path, status: int = 0) -> str:
+    """All that one of these scripts prints."""
+    environment: Any = standing_in()
+    return run_program(*command, cwd=cwd, status=status, **environment)
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory, scripts: Path) -> Path:
     """A toy corpus (text/), binarized (data/bin), a model and translations (save dir/)."""
     folder = tmp_path_factory.mktemp("work")
     run("fairseq-kerbs", "toy", folder / "text", "--train", 800, "--valid", 40, "--test", 150)
     paths = ("--train", folder / "text/train", "--valid", "text/valid", "--test", "text/test")
     flags = ("--source-lang", "de", "--target-lang", "en", "--merges", 500, "--workers", 1)
-    run_program(PREPARE, *paths, *flags, "--dest", "data", cwd=folder)
+    run_script(scripts / "prepare_parallel.sh", *paths, *flags, "--dest", "data", cwd=folder)
     command = (TRAIN, CONFIG, "data/bin", "save dir", *TINY, "--tensorboard-logdir", "tb")
     (folder / "train.log").write_text(run_program(*command, cwd=folder), encoding="utf-8")
-    command = (GENERATE, CONFIG, "data/bin", "save dir", "--max-len-b", 20)
-    log = run_program(*command, "--reference", "text/test.en", cwd=folder)
+    command = (scripts / "generate.sh", CONFIG, "data/bin", "save dir", "--max-len-b", 20)
+    log = run_script(*command, "--reference", "text/test.en", cwd=folder)
     (folder / "generate.log").write_text(log, encoding="utf-8")
     return folder
 
@@ -77,14 +88,15 @@ def test_translation_gives_bleu_and_a_command_to_paste(work: Path) -> None:
     assert re.findall("^H-.*", again, re.MULTILINE) == expected
 
 
-def test_raw_text_is_translated_line_by_line(work: Path) -> None:
+def test_raw_text_is_translated_line_by_line(work: Path, scripts: Path) -> None:
     raw = (work / "text" / "test.de").read_text(encoding="utf-8").splitlines()
     strange = ["", "☃ \u2028 ☃", "und " * 1100, "\x01"]
     flags = ("--print-senses", "--max-len-b", 20)
-    command = [str(part) for part in (TRANSLATE, CONFIG, "data/bin", "save dir", *flags)]
+    translate = (scripts / "translate.sh", CONFIG, "data/bin", "save dir", *flags)
+    command = [str(part) for part in translate]
     text = "\n".join([*raw, *strange, raw[0]])  # the last line without its end
-    env = os.environ | ENVIRONMENT
-    done = subprocess.run(command, input=text, capture_output=True, text=True, cwd=work, env=env)
+    how: Any = {"capture_output": True, "text": True, "cwd": work, "env": standing_in()}
+    done = subprocess.run(command, input=text, **how)
     says = "fairseq-kerbs: too long for the model and left empty: line 153; divide the text\n"
     assert (done.returncode, done.stderr) == (1, says)
     *lines, last, end = done.stdout.split("\n")
@@ -121,10 +133,12 @@ def test_senses_of_ambiguous_words_are_reported(work: Path) -> None:
     assert all(1 <= len(word["senses"]) <= 4 for word in words.values())
 
 
-def test_a_refusal_of_fairseq_leaves_the_old_output(work: Path, tmp_path: Path) -> None:
+def test_a_refusal_of_fairseq_leaves_the_old_output(
+    work: Path, scripts: Path, tmp_path: Path
+) -> None:
     torch.save({"model": {}, "cfg": {}}, tmp_path / "checkpoint_best.pt")  # whole, but incomplete
     (tmp_path / "generate-test.txt").write_text("earlier output\n")
-    run_program(GENERATE, CONFIG, "data/bin", tmp_path, cwd=work, status=1)
+    run_script(scripts / "generate.sh", CONFIG, "data/bin", tmp_path, cwd=work, status=1)
     assert (tmp_path / "generate-test.txt").read_text() == "earlier output\n"
     names = {"checkpoint_best.pt", "generate-test.txt", "traceback.txt"}
     assert {f.name for f in tmp_path.iterdir()} == names
@@ -163,7 +177,7 @@ def fairseq(program: str, data: Path, *flags: object) -> str:
 
 
 @pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def texts(tmp_path_factory: pytest.TempPathFactory, scripts: Path) -> Path:
     """Sentences of the toy corpus, binarized (bin), and a model."""
     folder = tmp_path_factory.mktemp("texts")
     write_toy_corpus(folder, train=400, valid=30, test=25)
@@ -171,7 +185,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for split in ("train", "valid", "test"):
         (folder / f"{split}.en").rename(folder / "text" / f"toy.{split}.tokens")
     flags = ("--dest", folder / "data", "--words", 22, "--workers", 1)
-    run_program(ROOT / "scripts" / "prepare_lm.sh", folder / "text", *flags)
+    run_script(scripts / "prepare_lm.sh", folder / "text", *flags, cwd=folder)
     kept = (folder / "data" / "bin" / "dict.txt").read_text().split()[::2]
     assert len([word for word in kept if not word.startswith("madeupword")]) == 22
     training = ("--arch", "gru_lm_kerbs", *TRAINING, "--save-dir", folder / "gru")

@@ -180,11 +180,19 @@ def test_an_installed_package_has_the_configurations_and_the_page(tmp_path: Path
     ours = {path.relative_to(CONFIGS) for path in CONFIGS.rglob("*.yaml")}
     assert names == {path for path in ours if path.parts[0] != "snakemake"}  # goes with scripts/
     (tmp_path / "dict.en.txt").touch()
-    program = (sys.executable, "-P", "-m", "fairseq_kerbs.cli")
-    for name in ("multi30k/lstm_kerbs", "configs/multi30k/lstm_kerbs.yaml"):
-        command = (*program, "train", name, ".", "save", "--dry-run")
-        said = run_program(*command, cwd=tmp_path, PYTHONPATH=str(installed))
-        parts = ("multi30k/lstm_kerbs.yaml", "multi30k/base.yaml", "base.yaml")
-        files = ", ".join(f"{inside}/{name}" for name in parts)
-        assert said.splitlines()[0] == f"# flags: {files}; command line"
-        assert f"--user-dir {installed}/fairseq_kerbs " in said
+    code = (
+        "import sys; from fairseq_kerbs.cli import main\n"
+        "for name in sys.argv[1:]:\n"
+        "    status = main(['train', name, '.', 'save', '--dry-run'])\n"
+        "    print('status', status)\n"
+    )
+    names_of_one = ("multi30k/lstm_kerbs", "configs/multi30k/lstm_kerbs.yaml")
+    command = (sys.executable, "-P", "-c", code, *names_of_one)
+    said = run_program(*command, cwd=tmp_path, PYTHONPATH=str(installed))
+    parts = ("multi30k/lstm_kerbs.yaml", "multi30k/base.yaml", "base.yaml")
+    files = ", ".join(f"{inside}/{name}" for name in parts)
+    *printed, end = said.split("status 0\n")
+    assert (len(printed), end) == (2, "")
+    for shown in printed:
+        assert shown.splitlines()[0] == f"# flags: {files}; command line"
+        assert f"--user-dir {installed}/fairseq_kerbs " in shown

@@ -45,6 +45,19 @@ IMPORTED = (
     "torch._dynamo",
     "torch.utils.tensorboard",
 )
+# for the commands of the analysis
+IMPORTED_IF_INSTALLED = (
+    "jinja2",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.backends.backend_svg",
+    "matplotlib.figure",
+    "pandas",
+    "scipy.stats",
+    "sklearn.cluster",
+    "sklearn.discriminant_analysis",
+    "sklearn.feature_extraction.text",
+    "sklearn.model_selection",
+)
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 _STAND_IN = """#!{python} -IS
 import json, os, socket, sys
@@ -96,6 +109,12 @@ def run(program: str, *arguments: object, status: int = 0, **more: Any) -> str:
     ((ended, output),) = run_together(Command(program, arguments, **more))
     assert ended == status, output[-6000:]
     return output
+
+
+def run_forked(program: str, *arguments: object, **more: Any) -> str:
+    """As :func:`run`, where the commands that this one starts are forks of the server, too."""
+    environment = {STANDING_IN: str(stand_ins() / "python")}
+    return run(program, *arguments, environment=environment, **more)
 
 
 def run_together(*commands: Command) -> list[tuple[int, str]]:
@@ -214,6 +233,9 @@ def _serve(address: str) -> None:
     os.dup2(nowhere, 1)
     for module in IMPORTED:
         importlib.import_module(module)
+    for module in IMPORTED_IF_INSTALLED:
+        with suppress(ModuleNotFoundError):
+            importlib.import_module(module)
     _parse_flags()
     gc.freeze()  # a collection would write to, and so copy, all that a fork shares with us
     print("ready", file=answers, flush=True)

@@ -40,10 +40,15 @@ FLAGS = [
 
 def fairseq_train(*arguments: object) -> None:
     """``fairseq-train`` with tiny flags, which later ones override; another --arch has its own."""
+    architecture = [] if "--arch" in arguments else ARCHITECTURE
+    fairseq_train_with(*FLAGS, *architecture, *arguments)
+
+
+def fairseq_train_with(*arguments: object) -> None:
+    """``fairseq-train`` with these arguments alone. It needs no --user-dir in this process."""
     from fairseq_cli.train import cli_main
 
-    architecture = [] if "--arch" in arguments else ARCHITECTURE
-    command = ["fairseq-train", *FLAGS, *architecture, *map(str, arguments)]
+    command = ["fairseq-train", *map(str, arguments)]
     generator = torch.get_rng_state()
     try:
         with mock.patch.object(sys, "argv", command):

@@ -1,8 +1,6 @@
 """What a kernel says of itself, and how flags, checkpoints and guards follow from that."""
 
 import argparse
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,40 +21,8 @@ from fairseq_kerbs.kernels import (
 from fairseq_kerbs.models.config import KerbsConfig, _kernel_option_flag, kernels_from_flags
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.training.guards import SCORING
-from tests.helpers import HANGS
+from tests.helpers.commands import run
 from tests.helpers.gao_reference import NINE
-
-ANOTHER_KERNEL = '''
-"""fairseq-train with one more kernel."""
-from dataclasses import dataclass
-
-from fairseq_kerbs.kernels import Kernel, option, register
-from fairseq_kerbs.kernels.base import Partials
-
-
-@register
-@dataclass(frozen=True)
-class ScaledKernel(Kernel):
-    """K = f h·w."""
-
-    name = "scaled"
-    has_theta = False
-    inner_product_at_zero = False
-    scale_factor: float = option(2.0, "f")
-
-    def value(self, x, h_norm, w_norm, prepared):
-        return self.scale_factor * x
-
-    def partials(self, x, h_norm, w_norm, prepared):
-        return Partials(self.scale_factor)
-
-
-from fairseq_cli.train import cli_main
-import fairseq_kerbs.criterions, fairseq_kerbs.models  # instead of --user-dir
-
-cli_main()
-'''
-
 
 PAPERS = ["kerbs", "kerbs_released", *NINE]
 """The kernels of the papers; others may be registered beside them."""
@@ -152,28 +118,23 @@ def test_a_kernel_is_folded_to_its_own_logits_or_not_at_all(name: str) -> None:
 @pytest.mark.slow
 def test_a_new_kernel_with_an_option_is_one_class(data: Path, tmp_path: Path) -> None:
     """Its flag appears, reaches the checkpoint, and a resume with another value is refused."""
-    program = tmp_path / "train.py"
-    program.write_text(ANOTHER_KERNEL, encoding="utf-8")
 
-    def train(*flags: str) -> "subprocess.CompletedProcess[str]":
+    def train(*flags: str, status: int = 0) -> str:
         model = "--arch lstm_kerbs --hidden-size 8 --embed-dim 8"
         training = "--criterion kerbs_cross_entropy --optimizer adam --lr 0.01 --max-tokens 400"
         rest = f"--cpu --disable-validation --save-dir {tmp_path / 'model'}"
         fixed = f"{model} {training} {rest}".split()
-        command = [sys.executable, str(program), str(data), *fixed, *flags]
-        return subprocess.run(command, capture_output=True, text=True, timeout=HANGS, check=False)
+        prepare = {"tests.helpers.another_kernel:add": ""}
+        return run("fairseq-train", data, *fixed, *flags, status=status, prepare=prepare)
 
     kernel = ("--kernel", "scaled", "--kernel-scale-factor")
-    first = train(*kernel, "3", "--max-update", "1")
-    assert first.returncode == 0, first.stderr
+    train(*kernel, "3", "--max-update", "1")
     state = torch.load(tmp_path / "model" / "checkpoint_last.pt", weights_only=False)
     assert state["cfg"]["model"].kernel_scale_factor == 3.0
-    other = train(*kernel, "4", "--max-update", "2")
-    assert other.returncode != 0
-    assert "was trained with --kernel-scale-factor 3.0, not 4.0" in other.stderr
-    unread = train("--kernel", "lin", "--kernel-scale-factor", "4", "--max-update", "2")
-    assert unread.returncode != 0
-    assert "--kernel-scale-factor is for the kernel scaled, and is not read" in unread.stderr
+    other = train(*kernel, "4", "--max-update", "2", status=1)
+    assert "was trained with --kernel-scale-factor 3.0, not 4.0" in other
+    unread = train("--kernel", "lin", "--kernel-scale-factor", "4", "--max-update", "2", status=1)
+    assert "--kernel-scale-factor is for the kernel scaled, and is not read" in unread
 
 
 def test_a_norm_without_a_finite_inverse_counts_as_zero() -> None:

@@ -145,7 +145,9 @@ def test_gradients_are_finite_differences(
 
     sizes: list[tuple[int, ...]] = [(9, 2, 4), (7, 4), (9, 2), (7,), (7,)]
     leaves = [torch.randn(size, dtype=torch.float64, requires_grad=True) for size in sizes]
-    assert torch.autograd.gradcheck(loss, leaves)
+    every_number = (names, biased, smoothing) == (("lin", "kerbs"), True, 0.1)
+    # otherwise along one direction, drawn at random
+    assert torch.autograd.gradcheck(loss, leaves, fast_mode=not every_number)
 
 
 def test_a_mixture_of_two_softmaxes_by_hand() -> None:
@@ -410,6 +412,7 @@ def test_parameters_begin_as_documented_and_are_all_anchored() -> None:
     found = {name: value.std().item() for name, value in layer.named_parameters()}
     assert found == pytest.approx(stds | dict.fromkeys(linear, 192**-0.5), rel=0.15)
     assert layer.projections.bias.abs().max() <= 1 / 8
+    assert not layer.state_dict()["bias"].any()
     node: Any = layer.anchor(torch.randn(3, 64, requires_grad=True)).grad_fn
     anchored = {getattr(parent, "variable", None) for parent, _ in node.next_functions}
     assert set(layer.parameters()) < anchored

@@ -173,6 +173,7 @@ def test_a_checkpoint_holds_the_sample_and_resumes_exactly() -> None:
         each.reallocate("clusters")
     torch.testing.assert_close(layer.state_dict(), other.state_dict(), rtol=0, atol=0)
     assert not any(name.startswith("sample") for name in layer.state_dict())
+    layer.start_sampling()
     layer.load_state_dict(other.state_dict())
     assert layer.sample is None
 

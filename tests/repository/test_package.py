@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import fairseq_kerbs
-from tests.helpers.commands import run_program
+from tests.helpers.commands import run, run_program
 
 
 def test_nothing_of_fairseq_is_changed() -> None:
@@ -82,14 +82,9 @@ def test_the_folder_of_the_plugin_may_have_another_name(
         named.symlink_to(FOLDER)
     else:
         shutil.copytree(FOLDER, named, ignore=shutil.ignore_patterns("__pycache__"))
-    code = (
-        "import sys, fairseq_cli.train\n"
-        "fairseq_cli.train.cli_main()\n"
-        "import fairseq_kerbs.models\n"
-        "print(fairseq_kerbs.models.__file__)\n"
-    )
     arguments = (tiny_work / "bin", "--user-dir", f"{name}/", *TRAIN)
-    said = run_program(sys.executable, "-c", code, *arguments, cwd=tmp_path)
+    prepare = {"tests.helpers.plugin_place:say": ""}
+    said = run("fairseq-train", *arguments, cwd=tmp_path, prepare=prepare)
     assert "done training" in said
     used = Path(said.splitlines()[-1]).resolve().parent.parent
     assert used == named.resolve()

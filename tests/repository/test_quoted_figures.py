@@ -34,12 +34,14 @@ def folders(page: Path) -> list[Path]:
     return [page.parent, *(RESULTS / name for name in OTHERS.get(page.parent.name, ()))]
 
 
-@cache
+stored_in = cache(Stored)  # pages of one folder are looked up in the same files
+
+
 def stored(page: Path) -> Stored:
     """What the figures of a page are looked up in. A summary also quotes other pages."""
-    places = folders(page)
-    others = [other for folder in places for other in sorted(folder.glob("*.md"))]
-    return Stored(places, others if page in SUMMARIES else ())
+    places = tuple(folders(page))
+    others = tuple(other for folder in places for other in sorted(folder.glob("*.md")))
+    return stored_in(places, others if page in SUMMARIES else ())
 
 
 def written(figure: Figure) -> str:

@@ -10,6 +10,7 @@ import torch
 from fairseq_kerbs.senses import SenseInventory
 from tests.helpers.inventories import inventory_of, probabilities_of
 from tests.helpers.reference import Problem, make_problem, naive_logits, printed_statistics
+from tests.helpers.rehearsed_gpu import RehearsedGpu
 
 
 def stream_of(p: Problem) -> list[tuple[int, list[float]]]:
@@ -103,6 +104,20 @@ def test_a_word_whose_probability_underflows_has_finite_sums() -> None:
     inventory.record(target, probabilities._replace(log_prob=none[:, 0] - 300.0, sense_prob=none))
     inventory.update(0.0)
     assert all(value.isfinite().all() for value in inventory.buffers())
+
+
+def test_recorded_sums_follow_the_inventory_to_another_device() -> None:
+    p = make_problem(40, theta_scale=0.5)
+    inventory = inventory_of(p.word_of_sense, p.vocab_size)
+    inventory.record(*probabilities_of(p, list(range(40))))
+    twin = copy.deepcopy(inventory)
+    twin.update(0.1)
+    with RehearsedGpu():
+        inventory.to("cuda")
+        inventory.update(0.1)
+        inventory.to("cpu")
+    torch.testing.assert_close(inventory.state_dict(), twin.state_dict(), rtol=0, atol=0)
+    assert inventory.interval_count.sum() == 40
 
 
 def test_errors_name_the_parameter() -> None:

@@ -13,6 +13,7 @@ import torch
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from torch import nn
 
+from fairseq_kerbs.likelihood import compilation
 from fairseq_kerbs.training import guards
 from fairseq_kerbs.utils.checkpoint_files import check_whole
 from tests.helpers import HANGS
@@ -73,6 +74,30 @@ def test_a_flipped_bit_is_refused_or_means_nothing(tmp_path: Path, seed: int) ->
             harmless += all(torch.equal(found[name], weights[name]) for name in weights)
     assert refused + harmless == 250
     assert refused > 100
+
+
+@pytest.mark.parametrize(
+    ("command", "refused"),
+    [
+        ("fairseq-generate data --path whole.pt:flipped.pt", "flipped.pt"),
+        ("fairseq-generate data --path whole.pt --checkpoint-suffix _x", "whole_x.pt"),
+        ("/usr/lib/fairseq_cli/generate.py data --path flipped.pt", "flipped.pt"),
+    ],
+)
+def test_every_file_of_a_path_is_checked(
+    command: str, refused: str, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """By each of fairseq's programs, also as a module of Python."""
+    monkeypatch.chdir(tmp_path)
+    torch.save(STATE, "whole.pt")
+    content = bytearray(Path("whole.pt").read_bytes())
+    content[len(content) // 2] ^= 1
+    Path(refused).write_bytes(content)
+    monkeypatch.setattr("sys.argv", command.split())
+    with pytest.raises(SystemExit, match=f"^{refused} is no whole checkpoint"):
+        guards.check_named_checkpoints()
+    torch.save(STATE, refused)
+    guards.check_named_checkpoints()
 
 
 @pytest.mark.parametrize(
@@ -253,3 +278,19 @@ def test_the_log_says_whether_the_likelihood_is_compiled(
     guards.expect_updates(model, 10**7)
     guards.expect_updates(nn.Linear(1, 1), 0)  # of unknown length again
     assert caplog.text.count("the likelihood is ") == lines
+
+
+def test_a_training_says_how_long_it_is(
+    tiny_work: Path, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(compilation, "_updates", None)
+    fairseq_train(tiny_work / "bin", "--save-dir", tmp_path, "--max-update", 2)
+    assert compilation._updates == 2
+
+
+def test_a_training_of_unknown_length_compiles_many_senses(monkeypatch: Patch) -> None:
+    monkeypatch.delenv(compilation.SWITCH, raising=False)
+    monkeypatch.setattr(compilation, "_updates", 7)
+    guards.expect_updates(nn.Linear(1, 1), 0)
+    assert compilation._updates is None
+    assert compilation.worthwhile(5000, 5000)

@@ -2,13 +2,16 @@
 
 import logging
 import re
+from collections import Counter
 from typing import Any
 
 import pytest
 import torch
+from fairseq.distributed import utils as distributed_utils
 from fairseq.logging import metrics
 from torch import Tensor
 
+from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.reallocation import (
     POLICIES,
     AuthorsCode,
@@ -222,6 +225,7 @@ def test_contexts_are_sampled_in_the_interval_before_a_placement(monkeypatch: Pa
     monkeypatch.setattr(kmeans, "CONTEXTS_A_SENSE", 3)
     parts = training(reallocation="clusters", reallocation_at=[0.5, 0.8], max_update=10)
     layer = parts[1].decoder.output
+    special = parts[0].target_dictionary.nspecial
     optimizer = parts[3].optimizer
     sampled = []
     for update in range(10):
@@ -235,12 +239,38 @@ def test_contexts_are_sampled_in_the_interval_before_a_placement(monkeypatch: Pa
                 assert state[~placed].any()
         one_update(parts, update, batches=8)
         sampled.append(layer.sample is not None)
+        if layer.sample is not None:
+            assert not layer.sample.size[:special].any()
+            assert layer.sample.size[special:].all()
     # after updates 3, 4 and 6, 7: two updates before the senses are placed after 5 and 8
     assert sampled == [False, False, False, True, True, False, True, True, False, False]
     spare = spare_senses(layer.weight.detach(), layer.usage, layer.word_of_sense, layer.vocab_size)
     assert placed.any()
     assert not spare.all()
     assert (~spare).sum() > layer.vocab_size
+
+
+def test_contexts_of_rare_words_are_not_sampled() -> None:
+    task = make_task()
+    task.target_dictionary.count[4:] = [3, *[100] * 18]
+    parts = training(task=task, reallocation="clusters")
+    one_update(parts, 0)
+    assert parts[1].decoder.output.sample.size.tolist() == [0, 0, 0, 0, 0, *[100] * 18]
+
+
+def test_another_process_than_the_first_samples_nothing(monkeypatch: Patch) -> None:
+    parts = training(reallocation="clusters")
+    monkeypatch.setattr(distributed_utils, "get_global_rank", lambda: 1)
+    one_update(parts, 0)
+    assert parts[1].decoder.output.sample is None
+
+
+def test_no_sense_to_place_is_said(caplog: Log) -> None:
+    """Of two updates, in which no word has 40 contexts."""
+    parts = training(reallocation="clusters")
+    for update in range(3):
+        one_update(parts, update)
+    assert "reallocation after 2 updates: no word receives a second sense" in caplog.text
 
 
 def test_nothing_is_placed_where_every_word_has_one_sense() -> None:
@@ -292,6 +322,37 @@ def test_the_logged_theta_is_at_most_an_interval_old() -> None:
         logged.append(values["theta_q50"].avg)
     expected = layer.kernel.theta_of(torch.tensor([0.0, 0.3, 0.6])).repeat_interleave(3)[:8]
     assert logged == pytest.approx(expected.tolist(), abs=1e-3)
+
+
+def test_logged_numbers_of_senses_are_those_after_a_move() -> None:
+    """Also where the next interval is not over."""
+    parts = training(reallocation_at=[3], reallocation_interval=4)
+    found = []
+    for update in range(4):
+        with metrics.aggregate(new_root=True) as values:
+            one_update(parts, update)
+        found.append([values[f"words_with_{n}"].avg for n in (1, 2, 3, 4)])
+    owners = parts[1].decoder.output.word_of_sense
+    of_word = Counter(owners.tolist())
+    words = Counter(of_word.values())
+    assert found[3] == [words[n] for n in (1, 2, 3, 4)]
+    assert found[0] == found[1] == found[2] != found[3]
+
+
+def test_words_are_counted_by_their_number_of_senses() -> None:
+    layer = KerbsOutputLayer(5, 6, 11)
+    layer.inventory.move(torch.arange(11), torch.tensor([0, 1, 2, 3, 3, 4, 4, 5, 5, 5, 5]))
+    found = sense_updates.summarize(layer)
+    assert [found[f"words_with_{n}"] for n in (1, 2, 3, 4)] == [3, 2, 0, 1]
+
+
+def test_quantiles_of_theta() -> None:
+    layer = KerbsOutputLayer(5, 10, 21)
+    with torch.no_grad():
+        layer.theta.copy_(torch.linspace(0, 2, 21)[torch.randperm(21)])
+    found = sense_updates.summarize(layer)
+    quantiles = [found[f"theta_q{name}"] for name in ("05", "50", "95")]
+    assert quantiles == pytest.approx([0.1, 1.0, 1.9])
 
 
 def test_a_new_training_forgets_the_contexts_of_the_model_that_it_begins_from() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
 from fairseq_kerbs.analysis.plots import read_history
 from fairseq_kerbs.checkpoints import read_checkpoint
@@ -15,7 +16,7 @@ from fairseq_kerbs.programs import TRAIN, read_call
 from fairseq_kerbs.training.staged import Training, check_text, train_and_place
 from fairseq_kerbs.utils.errors import UserError
 from tests.helpers.cli import Capsys, kerbs
-from tests.helpers.commands import run
+from tests.helpers.commands import run, run_forked
 from tests.helpers.tiny_checkpoint import binarized_corpus
 
 WORD_OF_SENSE = "decoder.output.inventory.word_of_sense"
@@ -50,7 +51,7 @@ def test_one_command_trains_softmax_and_senses(tmp_path: Path, capsys: Capsys) -
     save = tmp_path / "save"
     events = tmp_path / "events"
     command = ["train", configuration, data, save, "--tensorboard-logdir", events]
-    train = functools.partial(run, "fairseq-kerbs", *command)
+    train = functools.partial(run_forked, "fairseq-kerbs", *command)
 
     printed = train()
     assert "loss of split valid" in printed
@@ -218,6 +219,45 @@ def test_what_would_be_lost_is_refused(tmp_path: Path) -> None:
         steps_of(Training("data", str(tmp_path), flags), placement)
 
 
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--total-senses 2",
+        "--output-layer kerbs",
+        "--restore-file other.pt",
+        "--finetune-from-model other.pt",
+        "--continue-once other.pt",
+        "--max-epoch 3",
+        "--stop-time-hours 2",
+        "--patience 3",
+        "--stop-min-lr 0.001",
+        "--no-save",
+        "--no-last-checkpoints",
+        "--checkpoint-suffix _b",
+        "--reset-optimizer",
+    ],
+)
+def test_flags_of_the_steps_are_refused(flag: str, tmp_path: Path) -> None:
+    flags: Flags = {"save-dir": str(tmp_path), "max-update": "10"}
+    training = Training("data", str(tmp_path), flags, tuple(flag.split()))
+    refusal = f"^{flag.split()[0]} does not go with a configuration that has a placement"
+    with pytest.raises(UserError, match=refusal):
+        steps_of(training, StagedPlacement(0.5, 2.0, {}))
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "tri_stage"])
+def test_a_schedule_by_the_number_of_updates_is_refused(schedule: str, tmp_path: Path) -> None:
+    flags: Flags = {"save-dir": str(tmp_path), "max-update": "10", "lr-scheduler": schedule}
+    with pytest.raises(UserError, match=f"^--lr-scheduler {schedule} goes by --max-update"):
+        steps_of(Training("data", str(tmp_path), flags), StagedPlacement(0.5, 2.0, {}))
+
+
+def test_two_folders_of_data_are_refused(tmp_path: Path) -> None:
+    flags: Flags = {"save-dir": str(tmp_path), "max-update": "10"}
+    with pytest.raises(UserError, match=r"^a:b: .* takes one folder of data"):
+        steps_of(Training("a:b", str(tmp_path), flags), StagedPlacement(0.5, 2.0, {}))
+
+
 @pytest.mark.parametrize("content", [{"model": {}}, {"optimizer_history": []}, [1, 2]])
 def test_a_checkpoint_of_another_program_is_one_sentence(content: object, tmp_path: Path) -> None:
     flags: Flags = {"save-dir": str(tmp_path), "max-update": "10"}
@@ -246,4 +286,21 @@ def test_a_file_that_is_no_dictionary_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "train.de-en.de.idx").touch()
     call = read_call(TRAIN, str(tmp_path), {"arch": "lstm_kerbs", "optimizer": "adam"})
     with pytest.raises(UserError, match=r"dict.en.txt is no dictionary of fairseq \(Incorrect"):
+        check_text(call, str(tmp_path))
+
+
+@pytest.mark.parametrize("ends", [(".de-en.de", ".de-en.en"), ("",)])
+def test_all_parts_of_the_training_text_are_counted(ends: tuple[str, ...], tmp_path: Path) -> None:
+    """Of a translation and of a language model, as fairseq joins train, train1 and so on."""
+    for end in ends:
+        (tmp_path / f"dict{end[-3:]}.txt").write_text("word 60\n")
+        for split, length in (("train", 30), ("train1", 40)):
+            builder = MMapIndexedDatasetBuilder(str(tmp_path / f"{split}{end}.bin"))
+            builder.add_item(torch.full((length,), 4))
+            builder.finalize(str(tmp_path / f"{split}{end}.idx"))
+    call = read_call(TRAIN, str(tmp_path), {"arch": "lstm_kerbs", "optimizer": "adam"})
+    check_text(call, str(tmp_path))
+    for path in tmp_path.glob("train1*"):
+        path.unlink()
+    with pytest.raises(UserError, match="no word of the training text occurs 40 times"):
         check_text(call, str(tmp_path))

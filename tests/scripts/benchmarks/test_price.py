@@ -1,11 +1,17 @@
 """scripts/benchmarks/price.py with tiny trainings and a tiny checkpoint."""
 
 import csv
+import gc
 from pathlib import Path
 
 import pytest
 
 from scripts.benchmarks import price
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gc, "collect", lambda: 0)  # slow beside all that pytest keeps
 
 
 @pytest.fixture

@@ -60,6 +60,25 @@ def test_a_sample_of_the_table_comes_out_the_same(tmp_path: Path) -> None:
         assert row["outcome"] == recorded["outcome"], row
 
 
+@pytest.mark.slow
+def test_options_that_do_not_work_come_out_the_same(tmp_path: Path) -> None:
+    """One of each other outcome."""
+    outcomes = {
+        "--store-ema": "refused",
+        "--relative-step": "fails in stock",
+        "--wandb-project": "not run",
+    }
+    flags = ["--program", "fairseq-train", "--model", "transformer_kerbs"]
+    for option in outcomes:
+        flags += ["--option", option.removeprefix("--")]
+    script = ROOT / "scripts" / "experiments" / "options.py"
+    run_program(sys.executable, script, tmp_path, *flags, FAIRSEQ_KERBS_COMPILE="0")
+    found = table(tmp_path / "options.csv")
+    assert {row["option"]: row["outcome"] for row in found} == outcomes
+    recorded = table()
+    assert all(row in recorded for row in found)
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

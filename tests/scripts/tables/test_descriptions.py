@@ -1,10 +1,8 @@
 """The descriptions of the papers' tables, and the runs that they plan."""
 
-import os
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from itertools import product
@@ -20,6 +18,7 @@ from fairseq_kerbs.models.config import KerbsConfig
 from fairseq_kerbs.utils.errors import UserError
 from scripts.tables.descriptions import NAMES, OTHERS, TABLES, Run, load_table, select_runs
 from tests.helpers.cli import parsed
+from tests.helpers.commands import standing_in
 from tests.helpers.gao_reference import NINE
 from tests.helpers.tables import OWN, runs_of
 
@@ -128,10 +127,8 @@ def test_half_of_a_held_out_text_is_prepared(tmp_path: Path) -> None:
         text = "".join(f"{split} {number} .\n" for number in range(lines))
         (raw / f"1b_benchmark.{split}.tokens").write_text(text)
     run = next(run for run in runs_of("1") if run.column == "lm_half")
-    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     command = ["bash", "-euc", run.preparation(raw)]
-    environ = {**os.environ, "PATH": programs, "PYTHONPATH": str(ROOT)}
-    subprocess.run(command, cwd=tmp_path, check=True, env=environ)
+    subprocess.run(command, cwd=tmp_path, check=True, env=standing_in())
     parts = tmp_path / f"{run.prepared}.text"
     assert (parts / "train.txt").read_text() == "dev 0 .\ndev 1 .\ndev 2 .\n"
     assert (parts / "valid.txt").read_text().startswith("dev 3 .\n")

@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -188,15 +189,17 @@ def test_stopped_it_goes_on_and_makes_what_is_missing_or_changed(folder: Path) -
     pair, cells = folder / "pair.yaml", folder / "runs" / "tables" / "cells" / "parallel"
     text = pair.read_text()
     pair.write_text(text.replace("flags: {", "flags: {kerbs: {arch: none}, "))
-    started = [str(ROOT / SCRIPT), *FLAGS, "--table", "pair.yaml"]
-    with subprocess.Popen(started, cwd=folder) as first:
+    words = [*FLAGS, "--table", "pair.yaml"]
+    started = [str(folder / "checkout" / SCRIPT), *words]
+    how: Any = {"cwd": folder, "env": standing_in()}
+    with subprocess.Popen(started, **how) as first:
         deadline = time.monotonic() + HANGS
         while not list(cells.glob("kerbs_softmax-s1-*/checkpoints/checkpoint_last.pt")):
             assert time.monotonic() < deadline
             time.sleep(0.05)
         first.send_signal(signal.SIGINT)
         assert first.wait(HANGS) != 0
-    with subprocess.Popen(started, cwd=folder) as second:
+    with subprocess.Popen(started, **how) as second:
         killed = time.monotonic()
         while len(list((folder / "runs/tables/.snakemake/log").iterdir())) < 2:
             assert time.monotonic() < killed + HANGS
@@ -205,7 +208,8 @@ def test_stopped_it_goes_on_and_makes_what_is_missing_or_changed(folder: Path) -
         assert re.search(r"error: --work runs/tables is in use by another", refused)
         second.terminate()
         second.wait(HANGS)
-    with subprocess.Popen(started, cwd=folder) as third:  # free at once
+    # free at once; with programs that it starts itself, as they are to end with it
+    with subprocess.Popen([str(ROOT / SCRIPT), *words], cwd=folder) as third:
         killed = time.monotonic()
         while len(list((folder / "runs/tables/.snakemake/log").iterdir())) < 3:
             assert third.poll() is None
@@ -217,7 +221,7 @@ def test_stopped_it_goes_on_and_makes_what_is_missing_or_changed(folder: Path) -
     while status == 2:
         assert time.monotonic() < killed + HANGS
         time.sleep(0.5)
-        status = subprocess.run(started, cwd=folder).returncode
+        status = subprocess.run(started, **how).returncode
     assert status == 1  # as kerbs has no such architecture
     assert "Error in rule train" in script(folder, "--table", "pair.yaml", status=1)
     (finished,) = cells.glob("kerbs_softmax-s1-*/generate-test.txt")
@@ -341,16 +345,16 @@ def test_the_script_writes_scores_of_people_into_the_table(scored: Path, tmp_pat
         table = (tmp_path / "runs" / "results" / "pair_small.md").read_text()
         return table.partition("## people: human score")[2]
 
-    def people(*words: str) -> list[str]:
-        return cells_of(written(*words).partition("## mt")[0], "KerBS")[:4]
+    def people(page: str) -> list[str]:
+        return cells_of(page.partition("## mt")[0], "KerBS")[:4]
 
-    assert people("--human", "scores.json") == ["1.50", "0.53", "8", "1.4"]
+    assert people(written("--human", "scores.json")) == ["1.50", "0.53", "8", "1.4"]
     scored.write_text(scored.read_text().replace('"mean": 1.5', '"mean": 1.25'))
-    assert people("--human", "scores.json")[0] == "1.25"
-    assert people() == ["", "", "", "1.4"]
+    assert people(written("--human", "scores.json"))[0] == "1.25"
+    first = written()
+    assert people(first) == ["", "", "", "1.4"]
 
     # the page is written again for another title, and for another folder of runs, there and back
-    first = written()
     (tmp_path / "pair.yaml").write_text(pair.replace("title: Figures", "title: Others"))
     assert "scoring pair" in script(tmp_path, "--table", "pair.yaml", "--report-only", "--dry-run")
     (tmp_path / "pair.yaml").write_text(pair)
