@@ -53,7 +53,7 @@ SELDOM = {
         "reallocation/algorithm1": "__init__ propose",
         "reallocation/authors_code": "propose",
         "reallocation/moves": "apply_moves reset_moments",
-        "reallocation/clusters": "of propose describe",  # discriminants are of the CPU
+        "reallocation/clusters": "_copied of propose describe",  # discriminants are of the CPU
         "reallocation/placement": "place_senses",
         "reallocation/kmeans": "cluster _k_means",
     }.items()
