@@ -108,9 +108,11 @@ def _placeholder_task_of(checkpoint: Checkpoint) -> Any:
     inputs = [len(tensors[name]) for name in embeddings if name in tensors]
     kinds = ("self", "future", "past")
     targets = [kind for kind in kinds if getattr(settings, f"{kind}_target", False)]
-    # a model without an input embedding reads target words
-    source, *_ = [*inputs, *outputs]
-    return placeholder_task(source, outputs[0], targets or ["future"])
+    target = outputs[0]
+    source = target  # of a model without an input embedding
+    if inputs:
+        source = inputs[0]
+    return placeholder_task(source, target, targets or ["future"])
 
 
 def placeholder_task(source: int, target: int, targets: list[str]) -> SimpleNamespace:

@@ -101,11 +101,14 @@ def apply_kernel(
     """
     dtype = compute_dtype(x, h_norm, w_norm, theta)
     shape = torch.broadcast_shapes(x.shape, h_norm.shape, w_norm.shape, theta.shape)
+    x = x.expand(shape).to(dtype)
+    h_norm = h_norm.to(dtype)
+    w_norm = w_norm.to(dtype)
     theta = theta.to(dtype)
     if prepared is None:
         prepared = kernel.prepare(theta.detach())
-    inputs = (x.expand(shape).to(dtype), h_norm.to(dtype), w_norm.to(dtype), theta)
-    return _KernelFunction.apply(kernel, link_of(*inputs), prepared, *inputs)
+    link = link_of(x, h_norm, w_norm, theta)
+    return _KernelFunction.apply(kernel, link, prepared, x, h_norm, w_norm, theta)
 
 
 def check_inputs(h: Tensor, w: Tensor, theta: Tensor) -> None:

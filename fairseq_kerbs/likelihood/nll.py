@@ -79,13 +79,11 @@ class NllOptions:
 
 def check_target(target: Tensor, h: Tensor) -> None:
     """Raise a ValueError unless ``target`` is int64 [N] on the device of ``h`` [N, …]."""
-    given = (target.shape, target.dtype, target.device)
-    needed = (h.shape[:1], torch.int64, h.device)
-    if given != needed:
-        raise ValueError(
-            f"`target` is {_described(*given)}; it must be {_described(*needed)}, with indices of "
-            "words."
-        )
+    shape = h.shape[:1]
+    if target.shape != shape or target.dtype != torch.int64 or target.device != h.device:
+        given = _described(target.shape, target.dtype, target.device)
+        needed = _described(shape, torch.int64, h.device)
+        raise ValueError(f"`target` is {given}; it must be {needed}, with indices of words.")
 
 
 def _described(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> str:

@@ -79,9 +79,12 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
         self.output = embed_tokens.layer
         self.embed_tokens = embed_tokens
         embed_tokens.posterior = False
-        sizes = (args.embed_dim, args.hidden_size)
-        self.forwards = recurrent.build_rnn(cell, *sizes, args, batch_first=True)
-        self.backwards = recurrent.build_rnn(cell, *sizes, args, batch_first=True)
+        self.forwards = recurrent.build_rnn(
+            cell, args.embed_dim, args.hidden_size, args, batch_first=True
+        )
+        self.backwards = recurrent.build_rnn(
+            cell, args.embed_dim, args.hidden_size, args, batch_first=True
+        )
         self.to_context = nn.Linear(2 * args.hidden_size, args.embed_dim)
         self.dropout = FairseqDropout(args.dropout, type(self).__name__)
 

@@ -207,13 +207,23 @@ class KerbsOutputLayer(OutputLayer):
             with torch.autocast(contexts.device.type, enabled=False):
                 logits = ranked.logits_of(found.senses, found.rows, contexts)
                 return _masked_softmax(logits, found.mask)
-        inputs = (contexts, found.rows, found.theta, found.mask, self.kernel, found.prepared)
         training = torch.is_grad_enabled() and self.may_compile and not is_compiling()
         stepping = training and contexts.is_cuda and found.prepared is not None
         if stepping and worthwhile(self.total_senses, self.vocab_size):
             # for one position, starting a hundred operations takes longer than running them
-            return call(posterior_weights, *inputs, axes=((0,), (0,), (0,), (0,), (-2,)))
-        return posterior_weights(*inputs)
+            return call(
+                posterior_weights,
+                contexts,
+                found.rows,
+                found.theta,
+                found.mask,
+                self.kernel,
+                found.prepared,
+                axes=((0,), (0,), (0,), (0,), (-2,)),
+            )
+        return posterior_weights(
+            contexts, found.rows, found.theta, found.mask, self.kernel, found.prepared
+        )
 
     def _nll(self, h: Tensor, target: Tensor, options: NllOptions) -> Losses:
         loss, token_nll, probabilities = super()._nll(h, target, options)

@@ -74,8 +74,9 @@ def test_what_the_plugin_refuses_in_fairseq_is_status_2(tiny_work: Path, tmp_pat
     """Python ends fairseq-train with 1, as for its failures."""
     config = tmp_path / "tiny.yaml"
     config.write_text(TINY)
-    command = ["train", config, tiny_work / "bin", tmp_path / "save"]
-    train = functools.partial(run_forked, "fairseq-kerbs", *command)
+    train = functools.partial(
+        run_forked, "fairseq-kerbs", "train", config, tiny_work / "bin", tmp_path / "save"
+    )
     train()
     before = (tmp_path / "save" / "checkpoint_last.pt").read_bytes()
     said = train("--max-update", 2, "--kernel", "kerbs_released", status=2)
@@ -91,8 +92,7 @@ def test_what_fairseq_cannot_serve_is_one_sentence(tiny_work: Path, tmp_path: Pa
     config = tmp_path / "tiny.yaml"
     config.write_text(TINY)
     save = tmp_path / "save"
-    command = ["train", config, tiny_work / "bin", save]
-    train = functools.partial(run_forked, "fairseq-kerbs", *command)
+    train = functools.partial(run_forked, "fairseq-kerbs", "train", config, tiny_work / "bin", save)
     said = train("--optimizer", "lamb", status=2)  # without apex
     assert said.splitlines()[-1] == (
         "fairseq-kerbs: error: fairseq-train cannot serve --optimizer lamb here (ImportError: "

@@ -226,8 +226,8 @@ def test_training_with_many_features_at_once(parallel_data: Path, tmp_path: Path
     flags += ["--maximize-best-checkpoint-metric"]
     log = train(parallel_data, tmp_path, "lstm_kerbs", *flags)
     assert re.findall(r"reallocation after (\d+) updates", log)[0] == "2"
-    flags = ["--gen-subset", "valid", "--beam", "2"]
-    output = generate(parallel_data, [tmp_path / "checkpoint_last.pt"], *flags)
+    last = tmp_path / "checkpoint_last.pt"
+    output = generate(parallel_data, [last], "--gen-subset", "valid", "--beam", "2")
     expected = pytest.approx(bleu(output, tiny.sources()[-40:-20]), abs=0.006)
     assert tiny.figure(r"valid on .* \| bleu ([\d.]+)", log) == expected
 

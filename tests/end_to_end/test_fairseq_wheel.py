@@ -178,8 +178,20 @@ def test_a_figure_is_an_array_of_colours() -> None:
 
 
 def test_checkpoints_are_not_written_asynchronously_in_silence(data: Path, tmp_path: Path) -> None:
-    flags = ("--save-async", "--arch", "lstm", "--optimizer", "sgd", "--max-tokens", "100", "--cpu")
-    said = run("fairseq-train", data, *flags, cwd=tmp_path, status=1)
+    said = run(
+        "fairseq-train",
+        data,
+        "--save-async",
+        "--arch",
+        "lstm",
+        "--optimizer",
+        "sgd",
+        "--max-tokens",
+        "100",
+        "--cpu",
+        cwd=tmp_path,
+        status=1,
+    )
     assert said.splitlines()[-1].startswith("fairseq: error: --write-checkpoints-asynchronously")
     assert "Traceback" not in said
 

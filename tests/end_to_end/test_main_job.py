@@ -48,13 +48,41 @@ def work(tmp_path_factory: pytest.TempPathFactory, scripts: Path) -> Path:
     """A toy corpus (text/), binarized (data/bin), a model and translations (save dir/)."""
     folder = tmp_path_factory.mktemp("work")
     run("fairseq-kerbs", "toy", folder / "text", "--train", 800, "--valid", 40, "--test", 150)
-    paths = ("--train", folder / "text/train", "--valid", "text/valid", "--test", "text/test")
-    flags = ("--source-lang", "de", "--target-lang", "en", "--merges", 500, "--workers", 1)
-    run_script(scripts / "prepare_parallel.sh", *paths, *flags, "--dest", "data", cwd=folder)
-    command = (TRAIN, CONFIG, "data/bin", "save dir", *TINY, "--tensorboard-logdir", "tb")
-    (folder / "train.log").write_text(run_program(*command, cwd=folder), encoding="utf-8")
-    command = (scripts / "generate.sh", CONFIG, "data/bin", "save dir", "--max-len-b", 20)
-    log = run_script(*command, "--reference", "text/test.en", cwd=folder)
+    run_script(
+        scripts / "prepare_parallel.sh",
+        "--train",
+        folder / "text/train",
+        "--valid",
+        "text/valid",
+        "--test",
+        "text/test",
+        "--source-lang",
+        "de",
+        "--target-lang",
+        "en",
+        "--merges",
+        500,
+        "--workers",
+        1,
+        "--dest",
+        "data",
+        cwd=folder,
+    )
+    log = run_program(
+        TRAIN, CONFIG, "data/bin", "save dir", *TINY, "--tensorboard-logdir", "tb", cwd=folder
+    )
+    (folder / "train.log").write_text(log, encoding="utf-8")
+    log = run_script(
+        scripts / "generate.sh",
+        CONFIG,
+        "data/bin",
+        "save dir",
+        "--max-len-b",
+        20,
+        "--reference",
+        "text/test.en",
+        cwd=folder,
+    )
     (folder / "generate.log").write_text(log, encoding="utf-8")
     return folder
 
@@ -184,8 +212,17 @@ def texts(tmp_path_factory: pytest.TempPathFactory, scripts: Path) -> Path:
     (folder / "text").mkdir()
     for split in ("train", "valid", "test"):
         (folder / f"{split}.en").rename(folder / "text" / f"toy.{split}.tokens")
-    flags = ("--dest", folder / "data", "--words", 22, "--workers", 1)
-    run_script(scripts / "prepare_lm.sh", folder / "text", *flags, cwd=folder)
+    run_script(
+        scripts / "prepare_lm.sh",
+        folder / "text",
+        "--dest",
+        folder / "data",
+        "--words",
+        22,
+        "--workers",
+        1,
+        cwd=folder,
+    )
     kept = (folder / "data" / "bin" / "dict.txt").read_text().split()[::2]
     assert len([word for word in kept if not word.startswith("madeupword")]) == 22
     training = ("--arch", "gru_lm_kerbs", *TRAINING, "--save-dir", folder / "gru")

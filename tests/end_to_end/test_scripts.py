@@ -186,9 +186,16 @@ def test_an_installed_package_has_the_configurations_and_the_page(tmp_path: Path
         "    status = main(['train', name, '.', 'save', '--dry-run'])\n"
         "    print('status', status)\n"
     )
-    names_of_one = ("multi30k/lstm_kerbs", "configs/multi30k/lstm_kerbs.yaml")
-    command = (sys.executable, "-P", "-c", code, *names_of_one)
-    said = run_program(*command, cwd=tmp_path, PYTHONPATH=str(installed))
+    said = run_program(
+        sys.executable,
+        "-P",
+        "-c",
+        code,
+        "multi30k/lstm_kerbs",
+        "configs/multi30k/lstm_kerbs.yaml",
+        cwd=tmp_path,
+        PYTHONPATH=str(installed),
+    )
     parts = ("multi30k/lstm_kerbs.yaml", "multi30k/base.yaml", "base.yaml")
     files = ", ".join(f"{inside}/{name}" for name in parts)
     *printed, end = said.split("status 0\n")

@@ -72,8 +72,17 @@ def test_score_command_with_both_cases(tmp_path: Path, capsys: Capsys) -> None:
 def test_case_of_turkish_is_ignored_by_its_own_rules(tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "out").write_text("istanbul ve ışık burada .\n")
     (tmp_path / "ref.tr").write_text("İstanbul ve Işık burada.\n")
-    files = ["--hypotheses", tmp_path / "out", "--reference", tmp_path / "ref.tr"]
-    printed = kerbs(capsys, "score", *files, "--both-cases", "--format", "json")
+    printed = kerbs(
+        capsys,
+        "score",
+        "--hypotheses",
+        tmp_path / "out",
+        "--reference",
+        tmp_path / "ref.tr",
+        "--both-cases",
+        "--format",
+        "json",
+    )
     cased, ignored = map(json.loads, printed.splitlines())
     assert cased["bleu"] < 100
     assert (ignored["bleu"], ignored["chrf"], ignored["ter"]) == (pytest.approx(100), 100, 0)

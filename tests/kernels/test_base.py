@@ -127,11 +127,10 @@ def test_a_new_kernel_with_an_option_is_one_class(data: Path, tmp_path: Path) ->
         prepare = {"tests.helpers.another_kernel:add": ""}
         return run("fairseq-train", data, *fixed, *flags, status=status, prepare=prepare)
 
-    kernel = ("--kernel", "scaled", "--kernel-scale-factor")
-    train(*kernel, "3", "--max-update", "1")
+    train("--kernel", "scaled", "--kernel-scale-factor", "3", "--max-update", "1")
     state = torch.load(tmp_path / "model" / "checkpoint_last.pt", weights_only=False)
     assert state["cfg"]["model"].kernel_scale_factor == 3.0
-    other = train(*kernel, "4", "--max-update", "2", status=1)
+    other = train("--kernel", "scaled", "--kernel-scale-factor", "4", "--max-update", "2", status=1)
     assert "was trained with --kernel-scale-factor 3.0, not 4.0" in other
     unread = train("--kernel", "lin", "--kernel-scale-factor", "4", "--max-update", "2", status=1)
     assert "--kernel-scale-factor is for the kernel scaled, and is not read" in unread

@@ -82,9 +82,15 @@ def test_the_folder_of_the_plugin_may_have_another_name(
         named.symlink_to(FOLDER)
     else:
         shutil.copytree(FOLDER, named, ignore=shutil.ignore_patterns("__pycache__"))
-    arguments = (tiny_work / "bin", "--user-dir", f"{name}/", *TRAIN)
-    prepare = {"tests.helpers.plugin_place:say": ""}
-    said = run("fairseq-train", *arguments, cwd=tmp_path, prepare=prepare)
+    said = run(
+        "fairseq-train",
+        tiny_work / "bin",
+        "--user-dir",
+        f"{name}/",
+        *TRAIN,
+        cwd=tmp_path,
+        prepare={"tests.helpers.plugin_place:say": ""},
+    )
     assert "done training" in said
     used = Path(said.splitlines()[-1]).resolve().parent.parent
     assert used == named.resolve()
